@@ -1,0 +1,71 @@
+/* Reading a journal: from the beginning, or on from a cursor, while it may still be growing. */
+#ifndef TENSORPROBE_READER_H
+#define TENSORPROBE_READER_H
+
+#include <stdint.h>
+
+#include "tensorprobe/record.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tp_reader tp_reader;
+
+/* What the next frame of the journal was. Definitions of keys and shapes are taken in silently. */
+#define TP_ITEM_BATCH 1  /* a step: item.batch */
+#define TP_ITEM_ALERTS 2 /* alerts of the step in item.batch.step: item.batch.records */
+#define TP_ITEM_CLOSE 3  /* the monitor closed the journal cleanly here */
+
+/* Where a reader stands: everything before it has been handed out. */
+typedef struct tp_position {
+    uint64_t segment;
+    uint64_t offset;
+} tp_position;
+
+typedef struct tp_item {
+    uint32_t type; /* TP_ITEM_… */
+    uint32_t reserved;
+    tp_batch batch;       /* valid until the next call on the reader */
+    tp_position position; /* after this frame */
+} tp_item;
+
+typedef struct tp_run_info {
+    char run_id[64];
+    uint32_t rank;
+    uint32_t attempt;
+    int64_t start_wall_ns; /* Unix time at which the journal was opened for writing */
+} tp_run_info;
+
+/* Opens the journal below directory (the folder of one rank, or its journal folder itself).
+ * error may be NULL. TP_ERR_NOTFOUND when there is no journal. On success the caller owns *out
+ * and ends it with tp_reader_close. One thread at a time. */
+TP_API tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error);
+
+/* Goes on at a position that an item gave. TP_ERR_ARGUMENT when the journal has no such place. */
+TP_API tp_status tp_reader_seek(tp_reader *reader, tp_position position, tp_error *error);
+
+/* The next frame. TP_END: nothing more at present (a torn tail counts as nothing); calling again
+ * later goes on when the writer has gone on. TP_ERR_CORRUPT: a damaged frame in the middle; the
+ * error names file and offset, and the next call goes on behind the damage. */
+TP_API tp_status tp_reader_next(tp_reader *reader, tp_item *item, tp_error *error);
+
+TP_API const tp_run_info *tp_reader_run(const tp_reader *reader);
+
+/* NULL when the id has not been defined up to here. Owned by the reader, valid until close. */
+TP_API const tp_key *tp_reader_key(const tp_reader *reader, uint32_t key);
+
+/* Number of keys defined up to here: their ids are 0 … count - 1. */
+TP_API uint32_t tp_reader_key_count(const tp_reader *reader);
+
+/* Dimensions of a shape: *ndim of them, owned by the reader. NULL when it has not been defined. */
+TP_API const int64_t *tp_reader_shape(const tp_reader *reader, uint32_t shape, uint32_t *ndim);
+
+/* Accepts NULL; sets *reader to NULL. */
+TP_API void tp_reader_close(tp_reader **reader);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

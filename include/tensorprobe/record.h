@@ -1,0 +1,143 @@
+/* Keys, records and batches: what the monitor writes and every reader reads. */
+#ifndef TENSORPROBE_RECORD_H
+#define TENSORPROBE_RECORD_H
+
+#include <stdint.h>
+
+#include "tensorprobe/stats.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What was measured. The numbers are stored in journals: never renumber. */
+#define TP_ACTIVATION 1
+#define TP_ACTIVATION_GRAD 2
+#define TP_GRAD_UNREDUCED 3 /* parameter gradient before the data-parallel reduction */
+#define TP_GRAD_REDUCED 4   /* parameter gradient as the optimizer's step finds it */
+#define TP_PARAM_ORIGIN 5   /* parameter before the optimizer's step */
+#define TP_PARAM_UPDATED 6  /* parameter after it */
+#define TP_EXP_AVG 7        /* first moment, before the step */
+#define TP_EXP_AVG_SQ 8     /* second moment, before the step */
+
+/* Which side of a module an activation or its gradient belongs to. */
+#define TP_ROLE_NONE 0
+#define TP_ROLE_INPUT 1
+#define TP_ROLE_OUTPUT 2
+
+/* The name of a series. Strings are borrowed by the call that takes the key, and owned by the
+ * registry or reader that hands one out. */
+typedef struct tp_key {
+    const char *name;        /* module or parameter, as the framework names it; "" is the root */
+    const char *global_name; /* layer numbers counted over pipeline stages; NULL means name */
+    int32_t vpp_stage;       /* virtual pipeline chunk, from 0 */
+    int32_t slot;            /* which of several tensors of one side; -1 when it is the only one */
+    uint32_t quantity;       /* TP_ACTIVATION … */
+    uint32_t role;           /* TP_ROLE_… */
+} tp_key;
+
+/* States of a slot. A reader of a journal only ever sees DONE, or RESERVED in a partial batch. */
+#define TP_SLOT_FREE 0u
+#define TP_SLOT_RESERVED 1u /* has its key and order, its values are still to come */
+#define TP_SLOT_DONE 2u     /* complete */
+
+/* What the union of a record holds. */
+#define TP_RECORD_STATS 1
+#define TP_RECORD_ALERT 2
+
+/* A rule fired. The record's key, order, micro step and call are those of the value it fired on. */
+typedef struct tp_alert {
+    uint32_t rule;    /* TP_RULE_… */
+    uint32_t op;      /* TP_OP_… : which statistic */
+    double value;     /* what was found */
+    double baseline;  /* what earlier values led to expect; NaN where the rule has none */
+    double threshold; /* of the rule; NaN where it has none */
+    uint64_t samples; /* how many earlier values the baseline is made of */
+    uint64_t more;    /* how many other series fired the same rule in this step (first one only) */
+    uint64_t reserved[11];
+} tp_alert;
+
+#define TP_RULE_ANOMALY_NAN 1
+#define TP_RULE_ANOMALY_TURBULENCE 2
+
+/* Statistics by which output columns are named, in the ancestors' words. */
+#define TP_OP_NORM 1
+#define TP_OP_MIN 2
+#define TP_OP_MAX 3
+#define TP_OP_MEAN 4
+#define TP_OP_ZEROS 5 /* share of elements with |x| < eps */
+#define TP_OP_NANS 6  /* number of NaN */
+#define TP_OP_ID 7    /* the value itself, of 0-dimensional tensors */
+#define TP_OP_SHAPE 8
+#define TP_OP_DTYPE 9
+#define TP_OP_COUNT 9 /* the largest of them */
+
+/* One measurement: three cache lines, stored in journals column by column. */
+typedef struct tp_record {
+    uint32_t state;      /* TP_SLOT_…; the commit word: written last, with release order */
+    uint32_t key;        /* id in the registry */
+    uint64_t order;      /* execution order in this rank and step, from 0 */
+    uint32_t micro_step; /* from 0 */
+    uint32_t call;       /* which call of the module in this micro step, from 0 */
+    uint32_t kind;       /* TP_RECORD_… */
+    uint32_t dtype;      /* of the tensor */
+    uint32_t shape;      /* id in the registry */
+    uint32_t flags;      /* 0 */
+    uint64_t time_ns;    /* when it was taken, since the batch's begin_ns */
+    uint64_t reserved;   /* 0 */
+    union {
+        tp_stats stats;
+        tp_alert alert;
+        uint64_t words[17];
+    } u;
+} tp_record;
+
+#define TP_BATCH_PARTIAL 1u /* the step did not reach its boundary, or slots were never filled */
+#define TP_BATCH_GAP 2u     /* the step's records were given up; count tells how many */
+
+/* One optimizer step of one rank, as followers and readers see it. Records are owned by whoever
+ * hands the batch out and are valid until the next call on it. */
+typedef struct tp_batch {
+    uint64_t step; /* the optimizer's step, from 0 */
+    uint32_t rank;
+    uint32_t attempt;     /* how often this run has been started before, from 0 */
+    int32_t pp_stage;     /* pipeline stage, -1 when there is none */
+    uint32_t flags;       /* TP_BATCH_… */
+    uint32_t micro_steps; /* training forwards of the root module */
+    uint32_t unfilled;    /* slots that were reserved and never filled */
+    uint64_t begin_ns;    /* monotonic clock */
+    uint64_t end_ns;
+    int64_t wall_ns;          /* Unix time of end_ns */
+    uint64_t hook_ns;         /* the monitor's own time in hooks */
+    uint64_t wait_ns;         /* time the end of the step before this one waited for the writer */
+    uint64_t writer_ns;       /* CPU time of the writer thread since the batch before this one */
+    uint64_t errors;          /* hooks that failed and recorded nothing, in this step */
+    uint64_t count;           /* records */
+    const tp_record *records; /* NULL when TP_BATCH_GAP is set */
+} tp_batch;
+
+/* The value that a column named op shows for these statistics (not for SHAPE and DTYPE: NaN). */
+TP_API double tp_stats_op(const tp_stats *stats, uint32_t op);
+
+/* "norm" …; NULL for an unknown op. Static. */
+TP_API const char *tp_op_name(uint32_t op);
+
+/* The inverse; 0 when there is no such op. */
+TP_API uint32_t tp_op_from_name(const char *name);
+
+/* Kind of file a quantity goes to: "actv", "actv_grad", "grad_unreduced" …; NULL if unknown. */
+TP_API const char *tp_quantity_name(uint32_t quantity);
+
+/* "AnomalyNan" …; NULL if unknown. */
+TP_API const char *tp_rule_name(uint32_t rule);
+
+/* The row name of a record: parameters by their name; activations "<module>.input", with "_<slot>"
+ * when the side has several tensors and "#<call>" from the second call of a micro step on.
+ * Returns the length (without the terminator), cut to size - 1. */
+TP_API uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,65 @@
+/* Statistics of one tensor from one read of its memory. */
+#ifndef TENSORPROBE_STATS_H
+#define TENSORPROBE_STATS_H
+
+#include <stdint.h>
+
+#include "tensorprobe/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* No element has this index: the tensor is empty or holds nothing but NaN. */
+#define TP_NO_INDEX UINT64_MAX
+
+/* Everything is exact except the four sums, whose error bound is that of blocked f64 summation
+ * (docs/statistics.md). "Finite" leaves out NaN and ±Inf, which are counted beside.
+ * The bits do not depend on the instruction set. NaN is always the quiet NaN 0x7ff8000000000000,
+ * a zero is always +0. Size 136, stored in journals as is: fields are never moved. */
+typedef struct tp_stats {
+    uint64_t count;         /* elements, expanded dimensions included */
+    uint64_t nan;           /* elements that are NaN */
+    uint64_t pos_inf;       /* elements that are +Inf */
+    uint64_t neg_inf;       /* elements that are -Inf */
+    uint64_t zeros;         /* elements with |x| < eps, NaN not counted */
+    uint64_t subnormal;     /* elements with 0 < |x| < smallest normal number of the dtype */
+    double min;             /* NaN when any element is NaN, or when there is no element */
+    double max;             /* likewise; either may be infinite */
+    double finite_min;      /* NaN when no element is finite */
+    double finite_max;      /* likewise */
+    double abs_max;         /* largest |x|, infinities included, NaN left out; NaN if none */
+    uint64_t abs_max_index; /* row-major index of an element with |x| = abs_max: the first in
+                               memory order; TP_NO_INDEX if none */
+    double sum;             /* sum of the finite elements */
+    double sum_abs;         /* sum of their |x| */
+    double sum_sq;          /* sum of their squares, divided by 4^sq_exp */
+    double m2;              /* sum of (x - mean)^2 over them, divided by 4^sq_exp */
+    int64_t sq_exp;         /* 0 unless squares leave the range of f64 (only f64 tensors) */
+} tp_stats;
+
+/* Reads *tensor once and fills *out. eps >= 0 is the bound of `zeros`.
+ * TP_ERR_ARGUMENT, TP_ERR_UNSUPPORTED (dtype, more than TP_MAX_DIMS dimensions); *out is not
+ * touched then. Any thread, no allocation, no lock. */
+TP_API tp_status tp_stats_compute(const tp_tensor *tensor, double eps, tp_stats *out);
+
+/* sqrt of the sum of squares; NaN if any element is NaN, else +Inf if any is infinite; 0 if empty.
+ */
+TP_API double tp_stats_norm(const tp_stats *stats);
+
+/* Arithmetic mean: NaN if any element is NaN, if both infinities occur, or if empty; else the
+ * infinity that occurs; else sum / count. */
+TP_API double tp_stats_mean(const tp_stats *stats);
+
+/* Population standard deviation sqrt(m2 / n) of the finite elements; NaN if there is none. */
+TP_API double tp_stats_std(const tp_stats *stats);
+
+/* Name of the kernels in use: "scalar", "avx2" or "avx512". The best that the CPU and the operating
+ * system allow, lowered by the environment variable TENSORPROBE_ISA (read once). */
+TP_API const char *tp_stats_isa(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

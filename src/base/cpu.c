@@ -1,0 +1,56 @@
+#include "base/cpu.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+static const char *const names[] = {"scalar", "avx2", "avx512"};
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int chosen;
+
+const char *tp_cpu_isa_name(int isa)
+{
+    return isa >= TP_ISA_SCALAR && isa <= TP_ISA_AVX512 ? names[isa] : "unknown";
+}
+
+int tp_cpu_isa_supported(void)
+{
+#if defined(__x86_64__)
+    /* gcc's and clang's built-in test asks the operating system (XGETBV) too. */
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !__builtin_cpu_supports("f16c")) {
+        return TP_ISA_SCALAR;
+    }
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        return TP_ISA_AVX512;
+    }
+    return TP_ISA_AVX2;
+#else
+    return TP_ISA_SCALAR;
+#endif
+}
+
+static void choose(void)
+{
+    const char *wanted = getenv("TENSORPROBE_ISA");
+    chosen = tp_cpu_isa_supported();
+    if (wanted == NULL || wanted[0] == '\0') {
+        return;
+    }
+    for (int isa = TP_ISA_SCALAR; isa <= TP_ISA_AVX512; isa++) {
+        if (strcmp(wanted, names[isa]) == 0) {
+            chosen = isa < chosen ? isa : chosen;
+            return;
+        }
+    }
+    tp_log(TP_LOG_WARNING, "TENSORPROBE_ISA=%s is none of scalar, avx2, avx512: ignored", wanted);
+}
+
+int tp_cpu_isa(void)
+{
+    pthread_once(&once, choose);
+    return chosen;
+}

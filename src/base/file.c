@@ -1,0 +1,179 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Writes left before they begin to fail, plus one; 0 means never. */
+static atomic_ulong fail_countdown;
+static atomic_int fail_errno;
+
+void tp_file_fail_after(unsigned long n, int error_number)
+{
+    atomic_store(&fail_errno, error_number);
+    atomic_store(&fail_countdown, n == 0 ? 0 : n + 1);
+}
+
+static int must_fail(void)
+{
+    unsigned long left = atomic_load_explicit(&fail_countdown, memory_order_relaxed);
+    if (left == 0) {
+        return 0;
+    }
+    if (left > 1) {
+        left = atomic_fetch_sub(&fail_countdown, 1) - 1;
+    }
+    return left <= 1;
+}
+
+static tp_status fail_errno_on(tp_error *error, const char *verb, const char *path, int number)
+{
+    return tp_fail(error, tp_status_from_errno(number), "can't %s %s: %s", verb, path,
+                   strerror(number));
+}
+
+tp_status tp_path_join(char path[TP_PATH_MAX], const char *a, const char *b)
+{
+    int length = snprintf(path, TP_PATH_MAX, "%s/%s", a, b);
+    return length < 0 || length >= TP_PATH_MAX ? TP_ERR_ARGUMENT : TP_OK;
+}
+
+tp_status tp_dir_make(const char *path, tp_error *error)
+{
+    char part[TP_PATH_MAX];
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof part) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "directory name is empty or too long: %.100s", path);
+    }
+    memcpy(part, path, length + 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (part[i] != '/' && part[i] != '\0') {
+            continue;
+        }
+        part[i] = '\0';
+        if (mkdir(part, 0755) != 0 && errno != EEXIST) {
+            return fail_errno_on(error, "make directory", part, errno);
+        }
+        part[i] = path[i];
+    }
+    return TP_OK;
+}
+
+tp_status tp_file_append(const char *path, int *fd, uint64_t *size, tp_error *error)
+{
+    int opened = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (opened < 0) {
+        return fail_errno_on(error, "open", path, errno);
+    }
+    struct stat info;
+    if (fstat(opened, &info) != 0) {
+        int number = errno;
+        close(opened);
+        return fail_errno_on(error, "look at", path, number);
+    }
+    *fd = opened;
+    *size = (uint64_t)info.st_size;
+    return TP_OK;
+}
+
+static tp_status write_all(int fd, const char *path, const uint8_t *bytes, size_t size,
+                           tp_error *error)
+{
+    while (size > 0) {
+        ssize_t written = write(fd, bytes, size);
+        if (written < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            return fail_errno_on(error, "write to", path, errno);
+        }
+        bytes += written;
+        size -= (size_t)written;
+    }
+    return TP_OK;
+}
+
+tp_status tp_file_write(int fd, const char *path, const void *bytes, size_t size, tp_error *error)
+{
+    if (must_fail()) {
+        write_all(fd, path, bytes, size / 2, NULL);
+        return fail_errno_on(error, "write to", path, atomic_load(&fail_errno));
+    }
+    return write_all(fd, path, bytes, size, error);
+}
+
+tp_status tp_file_truncate(int fd, const char *path, uint64_t size, tp_error *error)
+{
+    if (ftruncate(fd, (off_t)size) != 0) {
+        return fail_errno_on(error, "truncate", path, errno);
+    }
+    return TP_OK;
+}
+
+void tp_file_close(int fd)
+{
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+tp_status tp_file_read(const char *path, tp_buf *buf, tp_error *error)
+{
+    tp_buf_clear(buf);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return fail_errno_on(error, "open", path, errno);
+    }
+    struct stat info;
+    if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+        close(fd);
+        return fail_errno_on(error, "read", path, EISDIR);
+    }
+    tp_status status = TP_OK;
+    for (;;) {
+        uint8_t part[16384];
+        ssize_t got = read(fd, part, sizeof part);
+        if (got == 0) {
+            break;
+        }
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            status = fail_errno_on(error, "read", path, errno);
+            break;
+        }
+        tp_buf_put(buf, part, (size_t)got);
+    }
+    close(fd);
+    if (status == TP_OK && buf->failed) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", path);
+    }
+    return status;
+}
+
+tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_error *error)
+{
+    char temporary[TP_PATH_MAX];
+    int length = snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    if (length < 0 || (size_t)length >= sizeof temporary) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %.100s", path);
+    }
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        return fail_errno_on(error, "open", temporary, errno);
+    }
+    tp_status status = tp_file_write(fd, temporary, bytes, size, error);
+    close(fd);
+    if (status == TP_OK && rename(temporary, path) != 0) {
+        status = fail_errno_on(error, "rename to", path, errno);
+    }
+    if (status != TP_OK) {
+        unlink(temporary);
+    }
+    return status;
+}

@@ -1,0 +1,43 @@
+/* Files. The only place that writes to them, so that tests can make any write fail. */
+#ifndef TP_BASE_FILE_H
+#define TP_BASE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+
+#define TP_PATH_MAX 4096
+
+/* All messages name the path and the operating system's reason. error may be NULL. */
+
+/* Makes the directory and its missing parents (mode 0755). */
+tp_status tp_dir_make(const char *path, tp_error *error);
+
+/* Opens for appending, making the file if need be; *size is its length. Close with tp_file_close.
+ */
+tp_status tp_file_append(const char *path, int *fd, uint64_t *size, tp_error *error);
+
+/* Writes all of it or fails; a failure may leave a part behind: the caller cuts the file back. */
+tp_status tp_file_write(int fd, const char *path, const void *bytes, size_t size, tp_error *error);
+
+tp_status tp_file_truncate(int fd, const char *path, uint64_t size, tp_error *error);
+
+void tp_file_close(int fd); /* accepts -1 */
+
+/* Reads a whole file into buf (emptied first). */
+tp_status tp_file_read(const char *path, tp_buf *buf, tp_error *error);
+
+/* Replaces the file in one step: writes path.tmp, renames it. A reader sees the old or the new
+ * content, never a part. */
+tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_error *error);
+
+/* Writes "a/b" to path; TP_ERR_ARGUMENT when it is too long. */
+tp_status tp_path_join(char path[TP_PATH_MAX], const char *a, const char *b);
+
+/* Tests only: the n-th call of tp_file_write from now on (1 is the next) fails with this errno
+ * after writing half of its bytes, and so does every one after it; 0 ends that. */
+void tp_file_fail_after(unsigned long n, int error_number);
+
+#endif

@@ -1,0 +1,71 @@
+/* The configuration: one JSON object, one validated struct. */
+#ifndef TP_CONFIG_CONFIG_H
+#define TP_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "tensorprobe/record.h"
+
+#define TP_FORMAT_CSV 1u
+#define TP_FORMAT_TENSORBOARD 2u
+#define TP_FORMAT_API 4u /* nothing on disk but the journal */
+
+#define TP_MAX_RULES 8
+
+typedef struct tp_rule_config {
+    uint32_t rule;        /* TP_RULE_… */
+    bool factor;          /* AnomalyTurbulence: x > t * mean or x < mean / t on norms ("mode":
+                             "factor", the default of watch()), else |x - mean| > t * |mean| */
+    double threshold;     /* NaN: none (AnomalyNan without a bound) */
+    uint64_t min_samples; /* earlier finite values needed before the rule speaks */
+} tp_rule_config;
+
+/* One side of a target, "tensor" or "tuple[n]" or "tuple[n]:i". */
+typedef struct tp_side_spec {
+    bool given;
+    bool tuple;
+    uint32_t length; /* n */
+    uint32_t index;  /* i, 0 when it was left out */
+} tp_side_spec;
+
+typedef struct tp_target {
+    char *name; /* module name, or prefix of parameter names; "" is everything */
+    tp_side_spec input, output, input_grad, output_grad; /* none given: all sides */
+} tp_target;
+
+typedef struct tp_config {
+    tp_target *targets; /* as many as target_count; none configured becomes the one target "" */
+    uint32_t target_count;
+    bool xy_distribution, all_xy, forward_only, backward_only;
+    bool wg_distribution, param_distribution, mv_distribution;
+    bool input_grad_tensor; /* "input_grad": "tensor": a tensor's total gradient, not this module's
+                               share */
+    bool strict;            /* errors of the monitor end the training */
+    uint32_t ops[TP_OP_COUNT];
+    uint32_t op_count;
+    double eps;
+    uint32_t formats; /* TP_FORMAT_… */
+    uint32_t ndigits; /* 0: exact */
+    uint64_t step_count_per_record;
+    tp_rule_config rules[TP_MAX_RULES];
+    uint32_t rule_count;
+    uint64_t segment_bytes; /* journal.segment_bytes */
+    uint64_t budget_bytes;  /* journal.budget_bytes: records waiting for the writer */
+    uint32_t wait_ms;       /* journal.wait_ms */
+} tp_config;
+
+/* TrainerMon's defaults, or those of watch(). */
+void tp_config_defaults(tp_config *config, bool watch);
+
+/* Reads text over defaults that are set already. source names it in messages (a path, or
+ * "configuration"). On failure *config is freed and error says file, line, column, field and what to
+ * write instead. Fields of the ancestors that this version does not act on give a warning. */
+tp_status tp_config_parse(tp_config *config, const char *text, size_t size, const char *source,
+                          tp_error *error);
+
+tp_status tp_config_read(tp_config *config, const char *path, tp_error *error);
+
+void tp_config_free(tp_config *config);
+
+#endif

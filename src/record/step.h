@@ -1,0 +1,48 @@
+/* The records of one step while they are being made. A slot is reserved in order, and filled at once
+ * or later (device values, asynchronous collectives); the step is complete when it has been closed
+ * and no slot is pending. Reserving and filling: any thread, no lock, no allocation unless a step
+ * has more records than any before it. */
+#ifndef TP_RECORD_STEP_H
+#define TP_RECORD_STEP_H
+
+#include <stdbool.h>
+
+#include "tensorprobe/record.h"
+
+typedef struct tp_step tp_step;
+
+/* capacity: records that fit without asking for memory. */
+tp_status tp_step_new(tp_step **out, uint32_t capacity);
+void tp_step_free(tp_step *step); /* accepts NULL */
+
+/* Empties it for the step with this number. Not while slots are pending. */
+void tp_step_begin(tp_step *step, uint64_t number);
+
+/* A slot with order and time set, state RESERVED, all else zero. NULL: no memory (counted as an
+ * error of the step). The caller sets key, kind … and the union, then calls tp_step_fill. */
+tp_record *tp_step_reserve(tp_step *step);
+
+/* Publishes the slot's content. The slot must not be touched afterwards. */
+void tp_step_fill(tp_step *step, tp_record *slot);
+
+/* No more slots are reserved from here on. */
+void tp_step_close(tp_step *step);
+
+/* Closed, and every reserved slot filled. */
+bool tp_step_is_complete(const tp_step *step);
+
+uint64_t tp_step_count(const tp_step *step);
+
+/* Bytes of memory that its records take. */
+uint64_t tp_step_bytes(const tp_step *step);
+
+/* Header fields that its owner keeps: rank, attempt, hook_ns … count, records, unfilled, begin_ns
+ * and step are set by tp_step_view. */
+tp_batch *tp_step_header(tp_step *step);
+
+/* The closed step as one batch with contiguous records, valid until tp_step_begin. Slots that are
+ * still pending are shown as RESERVED and counted in unfilled (and PARTIAL is set). Only the writer
+ * thread. TP_ERR_NOMEM. */
+tp_status tp_step_view(tp_step *step, tp_batch *batch);
+
+#endif
