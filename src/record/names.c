@@ -1,1 +1,92 @@
-/* not written yet */ typedef int tp_unwritten;
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tensorprobe/record.h"
+
+static const char *const op_names[] = {NULL,    "norm", "min", "max",   "mean",
+                                       "zeros", "nans", "id",  "shape", "dtype"};
+
+static const char *const quantity_names[] = {
+    NULL,           "actv",          "actv_grad", "grad_unreduced", "grad_reduced",
+    "param_origin", "param_updated", "exp_avg",   "exp_avg_sq"};
+
+static const char *const rule_names[] = {NULL, "AnomalyNan", "AnomalyTurbulence"};
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+_Static_assert(LENGTH(op_names) == TP_OP_COUNT + 1, "every op has a name");
+_Static_assert(sizeof(tp_stats) == 136, "tp_stats is stored in journals");
+_Static_assert(sizeof(tp_alert) == 136, "tp_alert is stored in journals");
+_Static_assert(sizeof(tp_record) == 192, "a record is three cache lines");
+
+const char *tp_op_name(uint32_t op)
+{
+    return op < LENGTH(op_names) ? op_names[op] : NULL;
+}
+
+uint32_t tp_op_from_name(const char *name)
+{
+    for (uint32_t op = 1; op < LENGTH(op_names); op++) {
+        if (strcmp(op_names[op], name) == 0) {
+            return op;
+        }
+    }
+    return 0;
+}
+
+const char *tp_quantity_name(uint32_t quantity)
+{
+    return quantity < LENGTH(quantity_names) ? quantity_names[quantity] : NULL;
+}
+
+const char *tp_rule_name(uint32_t rule)
+{
+    return rule < LENGTH(rule_names) ? rule_names[rule] : NULL;
+}
+
+double tp_stats_op(const tp_stats *stats, uint32_t op)
+{
+    switch (op) {
+    case TP_OP_NORM:
+        return tp_stats_norm(stats);
+    case TP_OP_MIN:
+        return stats->min;
+    case TP_OP_MAX:
+        return stats->max;
+    case TP_OP_MEAN:
+        return tp_stats_mean(stats);
+    case TP_OP_ZEROS:
+        return stats->count > 0 ? (double)stats->zeros / (double)stats->count : (double)NAN;
+    case TP_OP_NANS:
+        return (double)stats->nan;
+    case TP_OP_ID: /* of one element, the smallest is the element itself */
+        return stats->count == 1 ? stats->min : (double)NAN;
+    default:
+        return (double)NAN;
+    }
+}
+
+uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size)
+{
+    const char *side = key->role == TP_ROLE_INPUT    ? ".input"
+                       : key->role == TP_ROLE_OUTPUT ? ".output"
+                                                     : "";
+    char slot[16] = "";
+    char repeat[16] = "";
+    if (size == 0) {
+        return 0;
+    }
+    if (key->slot >= 0) {
+        snprintf(slot, sizeof slot, "_%d", key->slot);
+    }
+    if (call > 0) {
+        snprintf(repeat, sizeof repeat, "#%u", call);
+    }
+    int length = snprintf(text, size, "%s%s%s%s", key->name, side, slot, repeat);
+    if (length < 0) {
+        text[0] = '\0';
+        return 0;
+    }
+    return (uint64_t)length < size ? (uint64_t)length : size - 1;
+}

@@ -1,1 +1,259 @@
-/* not written yet */ typedef int tp_unwritten;
+#include "record/step.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* Records beyond the capacity go to chunks, which never move; the next step has a larger capacity,
+ * so that chunks appear in the first step of a run and hardly ever again. */
+#define CHUNK_RECORDS 1024u
+#define MAX_CHUNKS 4096u
+
+struct tp_step {
+    tp_batch header;
+    tp_record *records;
+    uint32_t capacity;
+    _Atomic(tp_record *) chunks[MAX_CHUNKS];
+    pthread_mutex_t chunk_lock;
+    atomic_uint reserved;
+    atomic_uint filled;
+    atomic_uint lost; /* reserved without memory: there is no slot behind the number */
+    atomic_bool closed;
+    atomic_ullong hook_ns;
+    atomic_ullong errors;
+    tp_record *joined; /* the view's records, when they had to be copied */
+};
+
+tp_status tp_step_new(tp_step **out, uint32_t capacity)
+{
+    tp_step *step = tp_calloc(1, sizeof *step);
+    if (step == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    step->capacity = capacity > 0 ? capacity : 1;
+    step->records = tp_calloc(step->capacity, sizeof *step->records);
+    if (step->records == NULL || pthread_mutex_init(&step->chunk_lock, NULL) != 0) {
+        tp_free(step->records);
+        tp_free(step);
+        return TP_ERR_NOMEM;
+    }
+    *out = step;
+    return TP_OK;
+}
+
+static void free_chunks(tp_step *step)
+{
+    for (uint32_t i = 0; i < MAX_CHUNKS; i++) {
+        tp_record *chunk = atomic_load(&step->chunks[i]);
+        if (chunk == NULL) {
+            break;
+        }
+        tp_free(chunk);
+        atomic_store(&step->chunks[i], NULL);
+    }
+    tp_free(step->joined);
+    step->joined = NULL;
+}
+
+void tp_step_free(tp_step *step)
+{
+    if (step == NULL) {
+        return;
+    }
+    free_chunks(step);
+    pthread_mutex_destroy(&step->chunk_lock);
+    tp_free(step->records);
+    tp_free(step);
+}
+
+void tp_step_begin(tp_step *step, uint64_t number)
+{
+    uint32_t count = atomic_load(&step->reserved);
+    if (count > step->capacity) {
+        /* Without memory for more, the chunks are simply used again. */
+        uint32_t capacity = count + count / 4;
+        tp_record *records = tp_calloc(capacity, sizeof *records);
+        if (records != NULL) {
+            tp_free(step->records);
+            step->records = records;
+            step->capacity = capacity;
+        }
+    }
+    free_chunks(step);
+    atomic_store(&step->reserved, 0);
+    atomic_store(&step->filled, 0);
+    atomic_store(&step->lost, 0);
+    atomic_store(&step->closed, false);
+    atomic_store(&step->hook_ns, 0);
+    atomic_store(&step->errors, 0);
+    memset(&step->header, 0, sizeof step->header);
+    step->header.step = number;
+    step->header.pp_stage = -1;
+    step->header.begin_ns = tp_clock_monotonic();
+}
+
+/* The chunk that holds the record, made if need be; NULL without memory. */
+static tp_record *chunk_of(tp_step *step, uint32_t number)
+{
+    if (number >= MAX_CHUNKS) {
+        return NULL;
+    }
+    tp_record *chunk = atomic_load_explicit(&step->chunks[number], memory_order_acquire);
+    if (chunk != NULL) {
+        return chunk;
+    }
+    pthread_mutex_lock(&step->chunk_lock);
+    /* Chunks are made in order, so that the first NULL ends the list. */
+    for (uint32_t i = 0; i <= number; i++) {
+        chunk = atomic_load(&step->chunks[i]);
+        if (chunk == NULL) {
+            chunk = tp_calloc(CHUNK_RECORDS, sizeof *chunk);
+            if (chunk == NULL) {
+                break;
+            }
+            atomic_store_explicit(&step->chunks[i], chunk, memory_order_release);
+        }
+    }
+    pthread_mutex_unlock(&step->chunk_lock);
+    return chunk;
+}
+
+tp_record *tp_step_reserve(tp_step *step)
+{
+    uint32_t number = atomic_fetch_add_explicit(&step->reserved, 1, memory_order_relaxed);
+    tp_record *slot;
+    if (number < step->capacity) {
+        slot = &step->records[number];
+    } else {
+        uint32_t behind = number - step->capacity;
+        tp_record *chunk = chunk_of(step, behind / CHUNK_RECORDS);
+        if (chunk == NULL) {
+            atomic_fetch_add(&step->lost, 1);
+            tp_step_count_error(step);
+            return NULL;
+        }
+        slot = &chunk[behind % CHUNK_RECORDS];
+    }
+    memset(slot, 0, sizeof *slot);
+    slot->order = number;
+    slot->time_ns = tp_clock_monotonic() - step->header.begin_ns;
+    __atomic_store_n(&slot->state, TP_SLOT_RESERVED, __ATOMIC_RELEASE);
+    return slot;
+}
+
+void tp_step_fill(tp_step *step, tp_record *slot)
+{
+    __atomic_store_n(&slot->state, TP_SLOT_DONE, __ATOMIC_RELEASE);
+    atomic_fetch_add_explicit(&step->filled, 1, memory_order_release);
+}
+
+void tp_step_close(tp_step *step)
+{
+    step->header.end_ns = tp_clock_monotonic();
+    step->header.wall_ns = tp_clock_wall();
+    atomic_store_explicit(&step->closed, true, memory_order_release);
+}
+
+bool tp_step_is_complete(const tp_step *step)
+{
+    return atomic_load_explicit(&step->closed, memory_order_acquire) &&
+           atomic_load_explicit(&step->filled, memory_order_acquire) == tp_step_count(step);
+}
+
+uint64_t tp_step_count(const tp_step *step)
+{
+    return atomic_load(&step->reserved) - atomic_load(&step->lost);
+}
+
+uint64_t tp_step_bytes(const tp_step *step)
+{
+    return tp_step_count(step) * sizeof(tp_record);
+}
+
+tp_batch *tp_step_header(tp_step *step)
+{
+    return &step->header;
+}
+
+void tp_step_add_hook_time(tp_step *step, uint64_t ns)
+{
+    atomic_fetch_add_explicit(&step->hook_ns, ns, memory_order_relaxed);
+}
+
+void tp_step_count_error(tp_step *step)
+{
+    atomic_fetch_add_explicit(&step->errors, 1, memory_order_relaxed);
+}
+
+/* Copies the slot as far as it is published. */
+static bool copy_slot(tp_record *to, const tp_record *from)
+{
+    if (__atomic_load_n(&from->state, __ATOMIC_ACQUIRE) == TP_SLOT_DONE) {
+        *to = *from;
+        return true;
+    }
+    /* Whoever fills it may be writing at this moment: only what reserving wrote is read. */
+    memset(to, 0, sizeof *to);
+    to->state = TP_SLOT_RESERVED;
+    to->key = from->key;
+    to->order = from->order;
+    to->time_ns = from->time_ns;
+    return false;
+}
+
+/* Copies all slots to one array and counts those that are not filled. */
+static tp_status join(tp_step *step, uint64_t *unfilled)
+{
+    uint32_t count = atomic_load(&step->reserved);
+    tp_record *joined = tp_alloc(count * sizeof *joined);
+    if (joined == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    uint32_t kept = 0;
+    for (uint32_t number = 0; number < count; number++) {
+        const tp_record *slot;
+        if (number < step->capacity) {
+            slot = &step->records[number];
+        } else {
+            uint32_t behind = number - step->capacity;
+            uint32_t chunk = behind / CHUNK_RECORDS;
+            const tp_record *records =
+                chunk < MAX_CHUNKS ? atomic_load(&step->chunks[chunk]) : NULL;
+            if (records == NULL) {
+                continue;
+            }
+            slot = &records[behind % CHUNK_RECORDS];
+        }
+        *unfilled += !copy_slot(&joined[kept++], slot);
+    }
+    tp_free(step->joined);
+    step->joined = joined;
+    return TP_OK;
+}
+
+tp_status tp_step_view(tp_step *step, tp_batch *batch)
+{
+    uint64_t unfilled = 0;
+    uint32_t reserved = atomic_load(&step->reserved);
+    const tp_record *records = step->records;
+    if (reserved > step->capacity || !tp_step_is_complete(step)) {
+        tp_status status = join(step, &unfilled);
+        if (status != TP_OK) {
+            return status;
+        }
+        records = step->joined;
+    }
+    *batch = step->header;
+    batch->hook_ns = atomic_load(&step->hook_ns);
+    batch->errors = atomic_load(&step->errors);
+    batch->count = tp_step_count(step);
+    batch->records = records;
+    batch->unfilled = (uint32_t)unfilled;
+    if (unfilled > 0) {
+        batch->flags |= TP_BATCH_PARTIAL;
+    }
+    return TP_OK;
+}

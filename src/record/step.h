@@ -36,8 +36,12 @@ uint64_t tp_step_count(const tp_step *step);
 /* Bytes of memory that its records take. */
 uint64_t tp_step_bytes(const tp_step *step);
 
-/* Header fields that its owner keeps: rank, attempt, hook_ns … count, records, unfilled, begin_ns
- * and step are set by tp_step_view. */
+/* Own time and failures of hooks while the step is open. Any thread. */
+void tp_step_add_hook_time(tp_step *step, uint64_t ns);
+void tp_step_count_error(tp_step *step);
+
+/* Header fields that its owner keeps: rank, attempt, pp_stage, flags, micro_steps, wait_ns,
+ * writer_ns. The others are set by the step itself. Not by two threads at once. */
 tp_batch *tp_step_header(tp_step *step);
 
 /* The closed step as one batch with contiguous records, valid until tp_step_begin. Slots that are
