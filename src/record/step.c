@@ -121,7 +121,7 @@ static tp_record *chunk_of(tp_step *step, uint32_t number)
     return chunk;
 }
 
-tp_record *tp_step_reserve(tp_step *step)
+tp_record *tp_step_reserve(tp_step *step, uint32_t key)
 {
     uint32_t number = atomic_fetch_add_explicit(&step->reserved, 1, memory_order_relaxed);
     tp_record *slot;
@@ -138,6 +138,7 @@ tp_record *tp_step_reserve(tp_step *step)
         slot = &chunk[behind % CHUNK_RECORDS];
     }
     memset(slot, 0, sizeof *slot);
+    slot->key = key;
     slot->order = number;
     slot->time_ns = tp_clock_monotonic() - step->header.begin_ns;
     __atomic_store_n(&slot->state, TP_SLOT_RESERVED, __ATOMIC_RELEASE);
@@ -226,6 +227,9 @@ static tp_status join(tp_step *step, uint64_t *unfilled)
                 continue;
             }
             slot = &records[behind % CHUNK_RECORDS];
+        }
+        if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == TP_SLOT_FREE) {
+            continue; /* lost for want of memory, before its chunk could be had */
         }
         *unfilled += !copy_slot(&joined[kept++], slot);
     }

@@ -18,9 +18,10 @@ void tp_step_free(tp_step *step); /* accepts NULL */
 /* Empties it for the step with this number. Not while slots are pending. */
 void tp_step_begin(tp_step *step, uint64_t number);
 
-/* A slot with order and time set, state RESERVED, all else zero. NULL: no memory (counted as an
- * error of the step). The caller sets key, kind … and the union, then calls tp_step_fill. */
-tp_record *tp_step_reserve(tp_step *step);
+/* A slot with key, order and time set, state RESERVED, all else zero. NULL: no memory (counted as an
+ * error of the step). The caller sets micro_step, call, kind, dtype, shape and the union, now or
+ * later, then calls tp_step_fill. */
+tp_record *tp_step_reserve(tp_step *step, uint32_t key);
 
 /* Publishes the slot's content. The slot must not be touched afterwards. */
 void tp_step_fill(tp_step *step, tp_record *slot);
