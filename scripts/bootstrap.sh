@@ -19,14 +19,11 @@ install_packages() {
         say "not a Debian system: these packages (or their like) are needed: $(tr '\n' ' ' <packages.txt)"
         return
     fi
-    missing=""
-    while read -r package; do
-        # "ii" alone says that it is installed: a removed package can leave an entry behind.
-        case "$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null)" in
-            ii*) ;;
-            *) missing="$missing $package" ;;
-        esac
-    done <packages.txt
+    # "ii" alone says that it is installed: a removed package can leave an entry behind.
+    # shellcheck disable=SC2046
+    installed=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' $(cat packages.txt) 2>/dev/null |
+        sed -n 's/^ii *//p')
+    missing=$(echo "$installed" | grep -vxFf - packages.txt | tr '\n' ' ')
     if [ -z "$missing" ]; then
         return
     fi
@@ -35,9 +32,9 @@ install_packages() {
     elif command -v sudo >/dev/null; then
         sudo="sudo"
     else
-        die "missing packages, and neither root nor sudo to install them: apt-get install$missing"
+        die "missing packages, and neither root nor sudo to install them: apt-get install $missing"
     fi
-    say "installing with apt:$missing"
+    say "installing with apt: $missing"
     # $missing and $sudo are lists of words.
     # shellcheck disable=SC2086
     {
@@ -60,11 +57,11 @@ find_python() {
 }
 
 make_environment() {
-    python=$(find_python)
-    stamp="$python $(cksum <requirements/dev.txt)"
-    if [ "$(cat .venv/stamp 2>/dev/null)" = "$stamp" ]; then
+    stamp=$(cksum <requirements/dev.txt)
+    if [ "$(cat .venv/stamp 2>/dev/null)" = "$stamp" ] && [ -x .venv/bin/python ]; then
         return
     fi
+    python=$(find_python)
     say "making .venv with $("$python" --version) and the packages of requirements/dev.txt"
     "$python" -m venv .venv || die "$python can't make virtual environments (python3-venv missing?)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
