@@ -1,1 +1,173 @@
-/* not written yet */ typedef int tp_unwritten;
+#include "config/config.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "config/fields.h"
+
+void tp_config_defaults(tp_config *config, bool watch)
+{
+    static const uint32_t watch_ops[] = {TP_OP_NORM, TP_OP_MIN,   TP_OP_MAX,
+                                         TP_OP_MEAN, TP_OP_ZEROS, TP_OP_NANS};
+    *config = (tp_config){
+        .targets = tp_config_everything,
+        .target_count = 1,
+        .ops = {TP_OP_NORM},
+        .op_count = 1,
+        .eps = 1e-8,
+        .formats = TP_FORMAT_TENSORBOARD,
+        .step_count_per_record = 1,
+        .segment_bytes = UINT64_C(64) << 20,
+        .budget_bytes = UINT64_C(256) << 20,
+        .wait_ms = 1000,
+    };
+    if (!watch) {
+        return;
+    }
+    config->xy_distribution = true;
+    config->all_xy = true;
+    config->wg_distribution = true;
+    config->param_distribution = true;
+    config->mv_distribution = true;
+    memcpy(config->ops, watch_ops, sizeof watch_ops);
+    config->op_count = sizeof watch_ops / sizeof watch_ops[0];
+    config->formats = TP_FORMAT_CSV | TP_FORMAT_TENSORBOARD;
+    config->step_count_per_record = 1000;
+    config->rules[0] = (tp_rule_config){TP_RULE_ANOMALY_NAN, false, (double)NAN, 1};
+    config->rules[1] = (tp_rule_config){TP_RULE_ANOMALY_TURBULENCE, true, 10, 20};
+    config->rule_count = 2;
+}
+
+void tp_config_free(tp_config *config)
+{
+    if (config->targets != tp_config_everything) {
+        for (uint32_t i = 0; i < config->target_count; i++) {
+            tp_free(config->targets[i].name);
+        }
+        tp_free(config->targets);
+    }
+    config->targets = NULL;
+    config->target_count = 0;
+}
+
+/* Jansson reports a failed request for memory as a syntax error, or not at all. */
+static _Thread_local bool out_of_memory;
+
+static void *json_alloc(size_t size)
+{
+    void *memory = tp_alloc(size);
+    out_of_memory = out_of_memory || memory == NULL;
+    return memory;
+}
+
+static void set_json_memory(void)
+{
+    json_set_alloc_funcs(json_alloc, tp_free);
+}
+
+static bool begins_with(const tp_config_text *text, tp_token token, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    return token.end - token.start >= length &&
+           memcmp(text->bytes + token.start, prefix, length) == 0;
+}
+
+/* What to do about the slips that people make. */
+static const char *advice(const tp_config_text *text, tp_token token, tp_token before)
+{
+    static const struct {
+        const char *slip;
+        const char *advice;
+    } slips[] = {
+        {"/", "JSON has no comments; remove it"},
+        {"#", "JSON has no comments; remove it"},
+        {"，", "write , instead of the full-width ，"},
+        {"：", "write : instead of the full-width ："},
+        {"“", "write \" instead of “"},
+        {"”", "write \" instead of ”"},
+        {"'", "write \" instead of '"},
+        {"True", "write true"},
+        {"False", "write false"},
+        {"None", "write null, or leave the field out"},
+        {"NaN", "JSON has no NaN"},
+    };
+    for (size_t i = 0; i < sizeof slips / sizeof slips[0]; i++) {
+        if (begins_with(text, token, slips[i].slip)) {
+            return slips[i].advice;
+        }
+    }
+    if (begins_with(text, before, ",") &&
+        (begins_with(text, token, "}") || begins_with(text, token, "]"))) {
+        return "remove the comma in front of it";
+    }
+    if (before.end == before.start && !begins_with(text, token, "{")) {
+        return "the configuration is one object; write { in front of everything and } behind it";
+    }
+    return NULL;
+}
+
+static tp_status fail_syntax(const tp_config_text *text, const json_error_t *json)
+{
+    tp_token before;
+    size_t position = json->position > 0 ? (size_t)json->position : 0;
+    tp_token token = tp_place_token(text->bytes, text->size, position, &before);
+    const char *hint = advice(text, token, before);
+    tp_status status = tp_fail(text->error, TP_ERR_CONFIG, "%s%s%s", json->text,
+                               hint != NULL ? ": " : "", hint != NULL ? hint : "");
+    if (text->error != NULL) {
+        snprintf(text->error->file, sizeof text->error->file, "%s", text->source);
+        text->error->line = token.line;
+        text->error->column = token.column;
+    }
+    return status;
+}
+
+tp_status tp_config_parse(tp_config *config, const char *text, size_t size, const char *source,
+                          tp_error *error)
+{
+    static const char byte_order_mark[] = "\xef\xbb\xbf";
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, set_json_memory);
+    if (size >= 3 && memcmp(text, byte_order_mark, 3) == 0) {
+        text += 3;
+        size -= 3;
+    }
+    if (size == 0) {
+        text = ""; /* an empty file has no bytes at all */
+    }
+    const tp_config_text whole = {text, size, source, error};
+    json_error_t json;
+    tp_status status;
+    out_of_memory = false;
+    memset(&json, 0, sizeof json);
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json);
+    if (out_of_memory) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", source);
+    } else if (root == NULL) {
+        status = fail_syntax(&whole, &json);
+    } else {
+        status = tp_config_read_fields(config, root, &whole);
+    }
+    json_decref(root);
+    if (status != TP_OK) {
+        tp_config_free(config);
+    }
+    return status;
+}
+
+tp_status tp_config_read(tp_config *config, const char *path, tp_error *error)
+{
+    tp_buf text = TP_BUF_INIT;
+    tp_status status = tp_file_read(path, &text, error);
+    if (status == TP_OK) {
+        status = tp_config_parse(config, (const char *)text.data, text.size, path, error);
+    } else {
+        tp_config_free(config);
+    }
+    tp_buf_free(&text);
+    return status;
+}

@@ -3,6 +3,7 @@
 #define TP_CONFIG_CONFIG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "base/error.h"
 #include "tensorprobe/record.h"
