@@ -1,1 +1,165 @@
-/* not written yet */ typedef int tp_unwritten;
+/* The kernels in plain C: the specification of the others. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "stats/kernels.h"
+
+/* The dtype is a constant in every caller, so that the switch on it disappears. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* IEEE 754 binary16, exactly. */
+INLINE double f16_value(uint16_t bits)
+{
+    const int exponent = bits >> 10 & 0x1f;
+    const uint64_t fraction = bits & 0x3ff;
+    const uint64_t sign = (uint64_t)(bits >> 15) << 63;
+    uint64_t wide;
+    if (exponent == 0) {
+        const double value = (double)fraction * 0x1p-24;
+        memcpy(&wide, &value, sizeof(wide));
+    } else {
+        const uint64_t wide_exponent = exponent == 0x1f ? 0x7ff : (uint64_t)(exponent - 15 + 1023);
+        wide = wide_exponent << 52 | fraction << 42;
+    }
+    wide |= sign;
+    double value;
+    memcpy(&value, &wide, sizeof(value));
+    return value;
+}
+
+INLINE double load(uint32_t dtype, const uint8_t *data, size_t i)
+{
+    double f64;
+    float f32;
+    uint16_t half;
+    uint32_t bits;
+    switch (dtype) {
+    case TP_F64:
+        memcpy(&f64, data + 8 * i, sizeof(f64));
+        return f64;
+    case TP_F32:
+        memcpy(&f32, data + 4 * i, sizeof(f32));
+        return f32;
+    case TP_F16:
+        memcpy(&half, data + 2 * i, sizeof(half));
+        return f16_value(half);
+    default: /* TP_BF16 */
+        memcpy(&half, data + 2 * i, sizeof(half));
+        bits = (uint32_t)half << 16;
+        memcpy(&f32, &bits, sizeof(f32));
+        return f32;
+    }
+}
+
+static double lanes_sum(const double lane[TP_LANES])
+{
+    double sum[TP_LANES];
+    memcpy(sum, lane, sizeof(sum));
+    for (int half = TP_LANES / 2; half > 0; half /= 2) {
+        for (int l = 0; l < half; l++) {
+            sum[l] += sum[l + half];
+        }
+    }
+    return sum[0];
+}
+
+INLINE void masked(uint32_t dtype, const uint8_t *data, size_t n, const tp_bounds *bounds,
+                   double scale, tp_block *out)
+{
+    double sum[TP_LANES] = {0};
+    double sum_abs[TP_LANES] = {0};
+    double sum_sq[TP_LANES] = {0};
+    *out = (tp_block){.min = INFINITY, .max = -INFINITY};
+    for (size_t i = 0; i < n; i++) {
+        const double x = load(dtype, data, i);
+        const double magnitude = fabs(x);
+        const int lane = (int)(i % TP_LANES);
+        out->zeros += magnitude < bounds->eps;
+        out->subnormal += magnitude > 0.0 && magnitude < bounds->normal;
+        if (!(magnitude < INFINITY)) {
+            out->nan += magnitude != magnitude;
+            out->pos_inf += x == INFINITY;
+            out->neg_inf += x == -INFINITY;
+            continue;
+        }
+        out->min = x < out->min ? x : out->min;
+        out->max = x > out->max ? x : out->max;
+        sum[lane] += x * scale;
+        sum_abs[lane] += magnitude * scale;
+        sum_sq[lane] += (x * scale) * (x * scale);
+    }
+    out->sum = lanes_sum(sum);
+    out->sum_abs = lanes_sum(sum_abs);
+    out->sum_sq = lanes_sum(sum_sq);
+    out->min += 0.0; /* -0 becomes +0 */
+    out->max += 0.0;
+}
+
+INLINE void spread(uint32_t dtype, const uint8_t *data, size_t n, double scale, double pivot,
+                   double moments[2])
+{
+    double first[TP_LANES] = {0};
+    double second[TP_LANES] = {0};
+    for (size_t i = 0; i < n; i++) {
+        const double x = load(dtype, data, i);
+        if (fabs(x) < INFINITY) {
+            const double d = x * scale - pivot;
+            first[i % TP_LANES] += d;
+            second[i % TP_LANES] += d * d;
+        }
+    }
+    moments[0] = lanes_sum(first);
+    moments[1] = lanes_sum(second);
+}
+
+INLINE size_t find(uint32_t dtype, const uint8_t *data, size_t n, double magnitude)
+{
+    size_t i = 0;
+    while (i < n && fabs(load(dtype, data, i)) != magnitude) {
+        i++;
+    }
+    return i;
+}
+
+#define KERNEL(type, TYPE)                                                                         \
+    static void type##_masked(const void *data, size_t n, const tp_bounds *bounds, double scale,   \
+                              tp_block *out)                                                       \
+    {                                                                                              \
+        masked(TYPE, data, n, bounds, scale, out);                                                 \
+    }                                                                                              \
+    static void type##_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)   \
+    {                                                                                              \
+        masked(TYPE, data, n, bounds, 1.0, out);                                                   \
+    }                                                                                              \
+    static void type##_spread(const void *data, size_t n, double scale, double pivot,              \
+                              double moments[2])                                                   \
+    {                                                                                              \
+        spread(TYPE, data, n, scale, pivot, moments);                                              \
+    }                                                                                              \
+    static size_t type##_find(const void *data, size_t n, double magnitude)                        \
+    {                                                                                              \
+        return find(TYPE, data, n, magnitude);                                                     \
+    }
+
+KERNEL(f64, TP_F64)
+KERNEL(f32, TP_F32)
+KERNEL(f16, TP_F16)
+KERNEL(bf16, TP_BF16)
+
+#define ROW(type)                                                                                  \
+    {                                                                                              \
+#type "_scalar", type##_clean, type##_masked, type##_spread, type##_find                   \
+    }
+
+static const tp_kernel table[] = {
+    [TP_F64] = ROW(f64),
+    [TP_F32] = ROW(f32),
+    [TP_F16] = ROW(f16),
+    [TP_BF16] = ROW(bf16),
+};
+
+const tp_kernel *tp_kernel_scalar(uint32_t dtype)
+{
+    return dtype > TP_DTYPE_NONE && dtype <= TP_BF16 ? &table[dtype] : NULL;
+}

@@ -1,8 +1,64 @@
-/* The table of kernels that tp_stats_compute uses; tests run each instruction set through it. */
+/* The table of kernels that tp_stats_compute uses; tests run each instruction set through it.
+ *
+ * A kernel sees one block of at most TP_BLOCK contiguous elements of one dtype. Element i of a
+ * block belongs to lane i mod TP_LANES; a sum adds the lane's elements in order in f64, then the
+ * lanes pairwise (l and l + 8, l and l + 4, l and l + 2, l and l + 1). A square of an f64 is
+ * rounded before it is added. Every instruction set yields the same bits; kernel_scalar.c is the
+ * specification. */
 #ifndef TP_STATS_KERNELS_H
 #define TP_STATS_KERNELS_H
 
+#include <stddef.h>
+
 #include "tensorprobe/stats.h"
+
+#define TP_BLOCK 4096
+#define TP_LANES 16
+
+/* Both are exactly representable in the type the kernel compares in: f64 for f64, else f32. */
+typedef struct tp_bounds {
+    double eps;    /* zeros: |x| < eps */
+    double normal; /* subnormal: 0 < |x| < normal */
+} tp_bounds;
+
+typedef struct tp_block {
+    uint64_t nan;
+    uint64_t pos_inf;
+    uint64_t neg_inf;
+    uint64_t zeros;
+    uint64_t subnormal;
+    double min; /* of the finite elements; +Inf if none */
+    double max; /* likewise; -Inf if none */
+    double sum; /* of the finite elements times scale, and so are the next two */
+    double sum_abs;
+    double sum_sq;
+} tp_block;
+
+typedef struct tp_kernel {
+    const char *name; /* as in "f32_avx2" */
+
+    /* For blocks without NaN and Inf: nan, pos_inf and neg_inf are set to 0, scale is 1. When
+     * sum_sq comes out infinite or NaN, the rest of *out is worthless: use masked. */
+    void (*clean)(const void *data, size_t n, const tp_bounds *bounds, tp_block *out);
+
+    /* For any block. Elements that are not finite add 0 to the sums. scale is a power of two, and
+     * 1 unless the dtype is f64; it touches the sums only. */
+    void (*masked)(const void *data, size_t n, const tp_bounds *bounds, double scale,
+                   tp_block *out);
+
+    /* moments[0] = sum of d, moments[1] = sum of d * d (rounded before it is added), where
+     * d = x * scale - pivot for finite x, else 0. */
+    void (*spread)(const void *data, size_t n, double scale, double pivot, double moments[2]);
+
+    /* The first i with |x| = magnitude, or n. */
+    size_t (*find)(const void *data, size_t n, double magnitude);
+} tp_kernel;
+
+/* The kernel of a dtype; NULL for an unknown dtype, or when this build lacks the instruction set
+ * (the caller asks base/cpu.h about this CPU). */
+const tp_kernel *tp_kernel_scalar(uint32_t dtype);
+const tp_kernel *tp_kernel_avx2(uint32_t dtype);
+const tp_kernel *tp_kernel_avx512(uint32_t dtype);
 
 /* As tp_stats_compute, with the kernels of one instruction set (TP_ISA_… of base/cpu.h).
  * *kernel names the one that really ran, as in "f32_avx2". TP_ERR_UNSUPPORTED when this CPU or this

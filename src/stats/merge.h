@@ -1,0 +1,32 @@
+/* Adding up the blocks of a tensor in a fixed tree. */
+#ifndef TP_STATS_MERGE_H
+#define TP_STATS_MERGE_H
+
+#include <stdint.h>
+
+/* Sums over some finite elements: sum and sum_abs divided by 2^exp, the other two by 4^exp. */
+typedef struct tp_part {
+    uint64_t n;
+    double sum;
+    double sum_abs;
+    double sum_sq;
+    double m2;
+    int64_t exp;
+} tp_part;
+
+/* Levels of the tree: a tensor has less than 2^63 elements, 2^51 blocks. */
+#define TP_TREE_LEVELS 52
+
+/* A binary counter: level k holds the sum of 2^k blocks where bit k of blocks is set. */
+typedef struct tp_tree {
+    uint64_t blocks;
+    tp_part level[TP_TREE_LEVELS];
+} tp_tree;
+
+/* Appends a block to the tree (start with blocks = 0). */
+void tp_tree_add(tp_tree *tree, const tp_part *block);
+
+/* Sum of all blocks; all 0 when there is none. */
+tp_part tp_tree_total(const tp_tree *tree);
+
+#endif
