@@ -21,7 +21,7 @@ GOOD = {
     'const char *s = "free(x)"; int z = sink->write(a); int w = tp_file_write(b);\n',
     "src/monitor/monitor.c": '#include "base/mem.h"\n#include "sinks/sink.h"\n',
     "python/ext/module.c": '#include <Python.h>\n#include "monitor/hooks.h"\n#include "own.h"\n',
-    "examples/c/train.c": '#include <stdlib.h>\n#include "tensorprobe/status.h"\nint *p = malloc(1);\n',
+    "examples/c/train.c": '#include "tensorprobe/status.h"\nint *p = malloc(1);\n',
 }
 
 
