@@ -1,1 +1,349 @@
-/* not written yet */ typedef int tp_unwritten;
+#include "monitor/follower.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "journal/cursor.h"
+
+#define NEVER UINT64_MAX
+#define RETRY_NS UINT64_C(1000000000)
+
+static const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard};
+
+#define SINKS (sizeof sinks / sizeof sinks[0])
+
+struct tp_follower {
+    const tp_sink *sink;
+    tp_sink_options options;
+    uint32_t ops[TP_OP_COUNT];
+    char cursor_path[TP_PATH_MAX];
+    void *private; /* of the sink; NULL while it is not open */
+    tp_cursor cursor;
+    tp_buf blob;       /* scratch: what the cursor file holds besides the cursor */
+    bool behind;       /* the journal holds steps that the sink lacks */
+    bool warned;       /* about the present trouble */
+    uint64_t retry_at; /* monotonic; NEVER: the sink has ended for this run */
+    uint64_t steps;
+    uint64_t bytes_before; /* of sinks that were closed again */
+};
+
+/* The options lie in the cursor file, so that a run directory explains itself to recovery. */
+static void put_options(tp_buf *blob, const tp_sink_options *options)
+{
+    tp_buf_put_u32(blob, options->rank);
+    tp_buf_put_u32(blob, options->ndigits);
+    tp_buf_put_u64(blob, options->steps_per_file);
+    tp_buf_put_u32(blob, options->op_count);
+    for (uint32_t i = 0; i < options->op_count; i++) {
+        tp_buf_put_u32(blob, options->ops[i]);
+    }
+}
+
+/* Bytes that the options take, 0 when they are not valid. */
+static size_t get_options(const tp_buf *blob, tp_sink_options *options, uint32_t ops[TP_OP_COUNT])
+{
+    const uint8_t *bytes = blob->data;
+    if (blob->size < 20) {
+        return 0;
+    }
+    options->rank = tp_get_u32(bytes);
+    options->ndigits = tp_get_u32(bytes + 4);
+    options->steps_per_file = tp_get_u64(bytes + 8);
+    options->op_count = tp_get_u32(bytes + 16);
+    size_t size = 20 + (size_t)options->op_count * 4;
+    if (options->op_count > TP_OP_COUNT || blob->size < size) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < options->op_count; i++) {
+        ops[i] = tp_get_u32(bytes + 20 + (size_t)4 * i);
+    }
+    options->ops = ops;
+    return size;
+}
+
+static void close_sink(tp_follower *follower)
+{
+    if (follower->private != NULL) {
+        follower->bytes_before += follower->sink->bytes(follower->private);
+        follower->sink->close(follower->private);
+        tp_free(follower->private);
+        follower->private = NULL;
+    }
+}
+
+static tp_status store_cursor(tp_follower *follower, tp_error *error)
+{
+    tp_buf_clear(&follower->blob);
+    put_options(&follower->blob, &follower->options);
+    follower->sink->cursor(follower->private, &follower->blob);
+    if (follower->blob.failed) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for a cursor");
+    }
+    return tp_cursor_store(follower->cursor_path, &follower->cursor, &follower->blob, error);
+}
+
+/* Opens the sink where the cursor file says. */
+static tp_status open_sink(tp_follower *follower, tp_error *error)
+{
+    tp_sink_options stored;
+    uint32_t ops[TP_OP_COUNT];
+    tp_status status =
+        tp_cursor_load(follower->cursor_path, &follower->cursor, &follower->blob, error);
+    if (status != TP_OK) {
+        return status;
+    }
+    size_t skip = get_options(&follower->blob, &stored, ops);
+    follower->private = tp_calloc(1, follower->sink->private_size);
+    if (follower->private == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for a sink");
+    }
+    status = follower->sink->open(follower->private, &follower->options,
+                                  skip > 0 ? follower->blob.data + skip : NULL,
+                                  follower->blob.size - skip, error);
+    if (status == TP_OK) {
+        status = store_cursor(follower, error);
+    }
+    if (status != TP_OK) {
+        close_sink(follower);
+    }
+    return status;
+}
+
+/* Remembers that the sink must be opened anew and be fed from the journal. */
+static void fall_behind(tp_follower *follower, tp_status status, const tp_error *error)
+{
+    bool passing = status == TP_ERR_NOSPACE || status == TP_ERR_IO || status == TP_ERR_NOMEM;
+    close_sink(follower);
+    follower->behind = true;
+    follower->retry_at = passing ? tp_clock_monotonic() + RETRY_NS : NEVER;
+    if (!follower->warned) {
+        tp_log(TP_LOG_WARNING, "%s output %s: %s; nothing is lost, the journal has it",
+               follower->sink->name, passing ? "is behind" : "has ended", error->message);
+        follower->warned = true;
+    }
+}
+
+/* One step, then the cursor: what the cursor does not speak of is cut off at the next open. */
+static tp_status write_step(tp_follower *follower, const tp_batch *batch, const tp_names *names,
+                            tp_position position, tp_error *error)
+{
+    if ((batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) == 0) {
+        tp_status status = follower->sink->write(follower->private, batch, names, error);
+        if (status != TP_OK) {
+            return status;
+        }
+        follower->steps++;
+    }
+    follower->cursor = (tp_cursor){true, batch->step, batch->attempt, position};
+    return store_cursor(follower, error);
+}
+
+tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink_options *options,
+                           tp_error *error)
+{
+    char folder[TP_PATH_MAX];
+    char name[64];
+    tp_follower *follower = tp_calloc(1, sizeof *follower);
+    if (follower == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for a follower");
+    }
+    follower->sink = sink;
+    follower->options = *options;
+    memcpy(follower->ops, options->ops, options->op_count * sizeof options->ops[0]);
+    follower->options.ops = follower->ops;
+    snprintf(name, sizeof name, "%s.cursor", sink->name);
+    tp_status status = tp_path_join(folder, options->directory, "followers");
+    if (status == TP_OK) {
+        status = tp_path_join(follower->cursor_path, folder, name);
+    }
+    if (status != TP_OK) {
+        tp_free(follower);
+        return tp_fail(error, status, "path is too long: %.100s", options->directory);
+    }
+    tp_error trouble;
+    status = tp_dir_make(folder, &trouble);
+    if (status == TP_OK) {
+        status = open_sink(follower, &trouble);
+    }
+    if (status != TP_OK) {
+        fall_behind(follower, status, &trouble);
+    }
+    *out = follower;
+    return TP_OK;
+}
+
+void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_names *names,
+                       tp_position position)
+{
+    tp_error error;
+    tp_status status;
+    if (follower->behind) {
+        if (follower->retry_at == NEVER || tp_clock_monotonic() < follower->retry_at) {
+            return;
+        }
+        status = tp_follower_catch_up(follower, RETRY_NS / 10, &error);
+    } else {
+        status = write_step(follower, batch, names, position, &error);
+        if (status != TP_OK) {
+            fall_behind(follower, status, &error);
+        }
+    }
+}
+
+static const tp_key *reader_key(const void *source, uint32_t id)
+{
+    return tp_reader_key(source, id);
+}
+
+static const int64_t *reader_shape(const void *source, uint32_t id, uint32_t *ndim)
+{
+    return tp_reader_shape(source, id, ndim);
+}
+
+/* Feeds the sink from reader until TP_END, an error, or the time is up (TP_OK with *more). */
+static tp_status feed(tp_follower *follower, tp_reader *reader, uint64_t limit_ns, bool *more,
+                      tp_error *error)
+{
+    const tp_names names = {reader, reader_key, reader_shape};
+    uint64_t start = tp_clock_monotonic();
+    for (;;) {
+        tp_item item;
+        tp_status status = tp_reader_next(reader, &item, error);
+        if (status == TP_ERR_CORRUPT) {
+            tp_log(TP_LOG_WARNING, "%s", error->message);
+            continue;
+        }
+        if (status != TP_OK) {
+            return status;
+        }
+        if (item.type == TP_ITEM_BATCH) {
+            status = write_step(follower, &item.batch, &names, item.position, error);
+            if (status != TP_OK) {
+                return status;
+            }
+            if (tp_clock_monotonic() - start > limit_ns) {
+                *more = true;
+                return TP_OK;
+            }
+        }
+    }
+}
+
+tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_error *error)
+{
+    tp_reader *reader = NULL;
+    bool more = false;
+    tp_error local;
+    tp_error *where = error != NULL ? error : &local;
+    if (follower->retry_at == NEVER) {
+        return tp_fail(where, TP_ERR_STATE, "%s output has ended", follower->sink->name);
+    }
+    tp_status status = follower->private != NULL ? TP_OK : open_sink(follower, where);
+    if (status == TP_OK) {
+        status = tp_reader_open(&reader, follower->options.directory, where);
+        if (status == TP_ERR_NOTFOUND) {
+            status = TP_END; /* no journal yet: nothing to catch up with */
+        }
+    }
+    if (status == TP_OK && follower->cursor.any) {
+        status = tp_reader_seek(reader, follower->cursor.position, where);
+    }
+    if (status == TP_OK) {
+        status = feed(follower, reader, limit_ns, &more, where);
+    }
+    tp_reader_close(&reader);
+    if (status == TP_END) {
+        if (follower->warned) {
+            tp_log(TP_LOG_INFO, "%s output has caught up", follower->sink->name);
+        }
+        follower->behind = false;
+        follower->warned = false;
+        return TP_OK;
+    }
+    if (status == TP_OK) { /* more to do: go on at the next opportunity */
+        follower->behind = true;
+        follower->retry_at = 0;
+        return TP_END;
+    }
+    fall_behind(follower, status, where);
+    return status;
+}
+
+bool tp_follower_is_behind(const tp_follower *follower)
+{
+    return follower->behind;
+}
+
+uint64_t tp_follower_steps(const tp_follower *follower)
+{
+    return follower->steps;
+}
+
+uint64_t tp_follower_bytes(const tp_follower *follower)
+{
+    return follower->bytes_before +
+           (follower->private != NULL ? follower->sink->bytes(follower->private) : 0);
+}
+
+void tp_follower_close(tp_follower **follower)
+{
+    if (*follower != NULL) {
+        close_sink(*follower);
+        tp_buf_free(&(*follower)->blob);
+        tp_free(*follower);
+        *follower = NULL;
+    }
+}
+
+/* Recovers one sink of the directory, if the run had it. */
+static tp_status follow_sink(const char *directory, const tp_sink *sink, uint64_t *steps,
+                             tp_error *error)
+{
+    char path[TP_PATH_MAX];
+    char name[80];
+    uint32_t ops[TP_OP_COUNT];
+    tp_cursor cursor;
+    tp_buf blob = TP_BUF_INIT;
+    tp_sink_options options = {.directory = directory};
+    tp_follower *follower = NULL;
+    snprintf(name, sizeof name, "followers/%s.cursor", sink->name);
+    tp_status status = tp_path_join(path, directory, name);
+    if (status == TP_OK) {
+        status = tp_cursor_load(path, &cursor, &blob, error);
+    }
+    if (status != TP_OK || blob.size == 0) {
+        goto end;
+    }
+    if (get_options(&blob, &options, ops) == 0) {
+        status = tp_fail(error, TP_ERR_CORRUPT, "%s holds no valid options", path);
+        goto end;
+    }
+    status = tp_follower_open(&follower, sink, &options, error);
+    if (status == TP_OK) {
+        status = tp_follower_catch_up(follower, NEVER, error);
+        if (tp_follower_steps(follower) > *steps) {
+            *steps = tp_follower_steps(follower);
+        }
+    }
+end:
+    tp_follower_close(&follower);
+    tp_buf_free(&blob);
+    return status;
+}
+
+tp_status tp_follow_directory(const char *directory, uint64_t *steps, tp_error *error)
+{
+    tp_status result = TP_OK;
+    *steps = 0;
+    for (size_t i = 0; i < SINKS; i++) {
+        tp_status status = follow_sink(directory, sinks[i], steps, error);
+        if (status != TP_OK) {
+            result = status;
+        }
+    }
+    return result;
+}

@@ -1,1 +1,333 @@
-/* not written yet */ typedef int tp_unwritten;
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "monitor/hooks.h"
+#include "monitor/run.h"
+#include "monitor/writer.h"
+
+#define FIRST_CAPACITY 1024 /* records of a step before memory is asked for again */
+
+struct tp_monitor {
+    tp_config config;
+    tp_registry *registry;
+    tp_writer *writer;
+    _Atomic(tp_step *) step; /* the open one */
+    uint64_t step_number;
+    tp_run_info run;
+    int32_t pp_stage;
+    uint32_t micro_steps;
+    uint64_t waited_ns; /* by the end of the step before this one */
+    unsigned generation;
+    atomic_bool closing;
+    atomic_ullong hook_ns, errors;
+    char base[TP_PATH_MAX];
+    char directory[TP_PATH_MAX];
+    tp_monitor *next; /* in the list of open monitors */
+};
+
+/* A forked child counts as the next generation: monitors of an earlier one are its parent's. */
+static atomic_uint generation;
+static tp_monitor *open_monitors;
+static pthread_mutex_t open_monitors_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&open_monitors_lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&open_monitors_lock);
+}
+
+/* The child has one thread and a copy of everything, in whatever state the other threads left it:
+ * it lets go of the lock file and touches nothing else, ever. */
+static void after_fork_in_child(void)
+{
+    atomic_fetch_add(&generation, 1);
+    for (tp_monitor *monitor = open_monitors; monitor != NULL; monitor = monitor->next) {
+        tp_writer_abandon(monitor->writer);
+    }
+    open_monitors = NULL;
+    pthread_mutex_unlock(&open_monitors_lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static bool is_inherited(const tp_monitor *monitor)
+{
+    return monitor->generation != atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+void tp_monitor_defaults(tp_monitor_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_size = sizeof *options;
+    options->pp_stage = -1;
+}
+
+static tp_status read_config(tp_monitor *monitor, const tp_monitor_options *options,
+                             tp_error *error)
+{
+    tp_config_defaults(&monitor->config, options->watch_defaults != 0);
+    if (options->config_path != NULL) {
+        return tp_config_read(&monitor->config, options->config_path, error);
+    }
+    const char *text = options->config_text != NULL ? options->config_text : "{}";
+    return tp_config_parse(&monitor->config, text, strlen(text), "configuration", error);
+}
+
+static tp_status name_run(tp_monitor *monitor, const tp_monitor_options *options, tp_error *error)
+{
+    char id[9];
+    const char *base = tp_run_base_directory(options->output_dir);
+    tp_run_make_id(id);
+    const char *run_id = options->run_id != NULL ? options->run_id : id;
+    if (strlen(run_id) >= sizeof monitor->run.run_id || strchr(run_id, '/') != NULL ||
+        strlen(base) >= sizeof monitor->base) {
+        return tp_fail(error, TP_ERR_ARGUMENT,
+                       "run id is longer than %zu characters or holds a slash, or the output "
+                       "directory's name is too long",
+                       sizeof monitor->run.run_id - 1);
+    }
+    strcpy(monitor->run.run_id, run_id);
+    strcpy(monitor->base, base);
+    monitor->run.rank = options->rank;
+    monitor->run.start_wall_ns = tp_clock_wall();
+    monitor->pp_stage = options->pp_stage;
+    return tp_run_directory(monitor->directory, base, options->rank, run_id, error);
+}
+
+static void free_monitor(tp_monitor *monitor)
+{
+    tp_step_free(atomic_load(&monitor->step));
+    tp_registry_free(monitor->registry);
+    tp_config_free(&monitor->config);
+    tp_free(monitor);
+}
+
+/* A step to be filled next: the given one, or a new one. NULL without memory. */
+static tp_step *begin_step(tp_monitor *monitor, tp_step *step)
+{
+    if (step == NULL && tp_step_new(&step, FIRST_CAPACITY) != TP_OK) {
+        return NULL;
+    }
+    tp_step_begin(step, monitor->step_number);
+    tp_batch *header = tp_step_header(step);
+    header->rank = monitor->run.rank;
+    header->attempt = monitor->run.attempt;
+    header->pp_stage = monitor->pp_stage;
+    header->wait_ns = monitor->waited_ns;
+    return step;
+}
+
+tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, tp_error *error)
+{
+    if (out == NULL || options == NULL || options->struct_size != sizeof *options) {
+        return tp_fail(error, TP_ERR_ARGUMENT,
+                       "options must be filled by tp_monitor_defaults of this version");
+    }
+    *out = NULL;
+    tp_monitor *monitor = tp_calloc(1, sizeof *monitor);
+    if (monitor == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
+    }
+    tp_status status = read_config(monitor, options, error);
+    if (status != TP_OK) {
+        tp_free(monitor); /* the configuration has freed itself */
+        return status;
+    }
+    pthread_once(&fork_once, watch_forks);
+    monitor->generation = atomic_load(&generation);
+    monitor->step_number = options->start_step;
+    status = name_run(monitor, options, error);
+    if (status == TP_OK && tp_registry_new(&monitor->registry) != TP_OK) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
+    }
+    if (status == TP_OK) {
+        tp_step *first = begin_step(monitor, NULL);
+        atomic_store(&monitor->step, first);
+        status = first != NULL ? TP_OK : tp_fail(error, TP_ERR_NOMEM, "no memory for a step");
+    }
+    if (status == TP_OK) {
+        const tp_writer_options writer = {monitor->base,     monitor->directory, monitor->run,
+                                          monitor->pp_stage, &monitor->config,   monitor->registry};
+        status = tp_writer_open(&monitor->writer, &writer, error);
+    }
+    if (status != TP_OK) {
+        free_monitor(monitor);
+        return status;
+    }
+    pthread_mutex_lock(&open_monitors_lock);
+    monitor->next = open_monitors;
+    open_monitors = monitor;
+    pthread_mutex_unlock(&open_monitors_lock);
+    *out = monitor;
+    return TP_OK;
+}
+
+bool tp_monitor_is_active(const tp_monitor *monitor)
+{
+    return !is_inherited(monitor) && !atomic_load_explicit(&monitor->closing, memory_order_relaxed);
+}
+
+tp_step *tp_monitor_open_step(tp_monitor *monitor)
+{
+    return atomic_load_explicit(&monitor->step, memory_order_acquire);
+}
+
+tp_registry *tp_monitor_registry(tp_monitor *monitor)
+{
+    return monitor->registry;
+}
+
+const tp_config *tp_monitor_config(const tp_monitor *monitor)
+{
+    return &monitor->config;
+}
+
+void tp_monitor_add_hook_time(tp_monitor *monitor, uint64_t ns)
+{
+    atomic_fetch_add_explicit(&monitor->hook_ns, ns, memory_order_relaxed);
+    tp_step *step = tp_monitor_open_step(monitor);
+    if (step != NULL) {
+        tp_step_add_hook_time(step, ns);
+    }
+}
+
+void tp_monitor_count_error(tp_monitor *monitor)
+{
+    atomic_fetch_add_explicit(&monitor->errors, 1, memory_order_relaxed);
+    tp_step *step = tp_monitor_open_step(monitor);
+    if (step != NULL) {
+        tp_step_count_error(step);
+    }
+}
+
+void tp_monitor_set_micro_steps(tp_monitor *monitor, uint32_t micro_steps)
+{
+    monitor->micro_steps = micro_steps;
+}
+
+tp_status tp_monitor_key(tp_monitor *monitor, const tp_key *key, uint32_t *id)
+{
+    if (monitor == NULL || key == NULL || id == NULL) {
+        return TP_ERR_ARGUMENT;
+    }
+    return is_inherited(monitor) ? TP_ERR_STATE : tp_registry_add_key(monitor->registry, key, id);
+}
+
+tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor *tensor,
+                             uint32_t micro_step)
+{
+    tp_stats stats;
+    uint32_t shape;
+    if (monitor == NULL || tensor == NULL || tp_registry_key(monitor->registry, key) == NULL) {
+        return TP_ERR_ARGUMENT;
+    }
+    if (!tp_monitor_is_active(monitor)) {
+        return TP_ERR_STATE;
+    }
+    const uint64_t start = tp_clock_monotonic();
+    tp_status status = tp_stats_compute(tensor, monitor->config.eps, &stats);
+    if (status == TP_OK) {
+        status = tp_registry_add_shape(monitor->registry, tensor->ndim, tensor->shape, &shape);
+    }
+    if (status != TP_OK) {
+        tp_monitor_count_error(monitor);
+        return status;
+    }
+    tp_step *step = tp_monitor_open_step(monitor);
+    tp_record *slot = tp_step_reserve(step, key);
+    if (slot == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    slot->micro_step = micro_step;
+    slot->kind = TP_RECORD_STATS;
+    slot->dtype = tensor->dtype;
+    slot->shape = shape;
+    slot->u.stats = stats;
+    tp_step_fill(step, slot);
+    tp_monitor_add_hook_time(monitor, tp_clock_monotonic() - start);
+    return TP_OK;
+}
+
+/* Closes the open step and hands it to the writer; the next one is open afterwards. */
+static tp_status end_step(tp_monitor *monitor, uint32_t flags)
+{
+    tp_step *step = tp_monitor_open_step(monitor);
+    tp_step_header(step)->micro_steps = monitor->micro_steps;
+    tp_step_header(step)->flags |= flags;
+    tp_step_close(step);
+    tp_writer_submit(monitor->writer, &step, &monitor->waited_ns);
+    monitor->micro_steps = 0;
+    monitor->step_number++;
+    tp_step *next = begin_step(monitor, step);
+    if (next == NULL) {
+        /* Nothing to record into, and no way to go on: the monitor ends, training does not. */
+        atomic_store(&monitor->closing, true);
+        atomic_store(&monitor->step, NULL); /* it is the writer's */
+        return TP_ERR_NOMEM;
+    }
+    atomic_store_explicit(&monitor->step, next, memory_order_release);
+    return TP_OK;
+}
+
+tp_status tp_monitor_step(tp_monitor *monitor)
+{
+    if (monitor == NULL) {
+        return TP_ERR_ARGUMENT;
+    }
+    return tp_monitor_is_active(monitor) ? end_step(monitor, 0) : TP_ERR_STATE;
+}
+
+void tp_monitor_get_counters(const tp_monitor *monitor, tp_monitor_counters *counters)
+{
+    memset(counters, 0, sizeof *counters);
+    if (is_inherited(monitor)) {
+        return;
+    }
+    tp_writer_get_counters(monitor->writer, counters);
+    counters->hook_ns = atomic_load(&monitor->hook_ns);
+    counters->errors = atomic_load(&monitor->errors);
+}
+
+const char *tp_monitor_directory(const tp_monitor *monitor)
+{
+    return monitor->directory;
+}
+
+tp_status tp_monitor_close(tp_monitor **out)
+{
+    if (out == NULL || *out == NULL) {
+        return TP_OK;
+    }
+    tp_monitor *monitor = *out;
+    *out = NULL;
+    if (is_inherited(monitor)) {
+        return TP_ERR_STATE; /* all of it belongs to the parent, locked mutexes included */
+    }
+    bool usable = !atomic_exchange(&monitor->closing, true);
+    if (usable && tp_step_count(tp_monitor_open_step(monitor)) > 0) {
+        end_step(monitor, TP_BATCH_PARTIAL);
+    }
+    pthread_mutex_lock(&open_monitors_lock);
+    for (tp_monitor **link = &open_monitors; *link != NULL; link = &(*link)->next) {
+        if (*link == monitor) {
+            *link = monitor->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&open_monitors_lock);
+    tp_status status = tp_writer_close(&monitor->writer);
+    free_monitor(monitor);
+    return status;
+}

@@ -1,1 +1,122 @@
-/* not written yet */ typedef int tp_unwritten;
+#include "monitor/run.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define LOCK_NAME "lock"
+
+const char *tp_run_base_directory(const char *given)
+{
+    static const char *const variables[] = {"TENSORPROBE_OUTPUT_DIR", "MONITOR_OUTPUT_DIR",
+                                            "KJ600_OUTPUT_DIR"};
+    if (given != NULL && given[0] != '\0') {
+        return given;
+    }
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        const char *value = getenv(variables[i]);
+        if (value != NULL && value[0] != '\0') {
+            return value;
+        }
+    }
+    return "./monitor_output";
+}
+
+void tp_run_make_id(char id[9])
+{
+    uint32_t number;
+    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t)sizeof number) {
+        number = (uint32_t)tp_clock_wall() ^ ((uint32_t)getpid() << 16);
+    }
+    snprintf(id, 9, "%08x", number);
+}
+
+tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t rank, const char *id,
+                           tp_error *error)
+{
+    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    time_t now = (time_t)(tp_clock_wall() / 1000000000);
+    struct tm local;
+    localtime_r(&now, &local);
+    /* The month by hand: strftime would translate it into the user's language. */
+    int length = snprintf(path, TP_PATH_MAX, "%s/%.3s%02d_%02d-%02d-%02d-rank%u-%s", base,
+                          months + 3 * local.tm_mon, local.tm_mday, local.tm_hour, local.tm_min,
+                          local.tm_sec, rank, id);
+    if (length < 0 || length >= TP_PATH_MAX) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "output directory name is too long: %.100s", base);
+    }
+    return TP_OK;
+}
+
+/* A lock of the open file, not of the process: it keeps out a second monitor of the same process
+ * too. A forked child must close its copy of the descriptor. */
+static int lock_file(int fd)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(fd, F_OFD_SETLK, &whole);
+}
+
+tp_status tp_run_lock(const char *directory, int *fd, tp_error *error)
+{
+    char path[TP_PATH_MAX];
+    if (tp_path_join(path, directory, LOCK_NAME) != TP_OK) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %.100s", directory);
+    }
+    int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (opened < 0) {
+        return tp_fail(error, tp_status_from_errno(errno), "can't open %s: %s", path,
+                       strerror(errno));
+    }
+    /* A file system without locks (ENOLCK, EINVAL) is not a reason to refuse work. */
+    if (lock_file(opened) != 0 && (errno == EAGAIN || errno == EACCES)) {
+        close(opened);
+        return tp_fail(error, TP_ERR_STATE, "%s is in use by a running process", directory);
+    }
+    *fd = opened;
+    return TP_OK;
+}
+
+void tp_run_unlock(const char *directory, int fd, int clean)
+{
+    char path[TP_PATH_MAX];
+    if (fd < 0) {
+        return;
+    }
+    if (clean && tp_path_join(path, directory, LOCK_NAME) == TP_OK) {
+        unlink(path);
+    }
+    close(fd);
+}
+
+void tp_run_visit_unfinished(const char *base, uint32_t rank, const int *stop,
+                             tp_status (*visit)(const char *directory))
+{
+    char mark[32];
+    DIR *directory = opendir(base);
+    if (directory == NULL) {
+        return;
+    }
+    snprintf(mark, sizeof mark, "-rank%u-", rank);
+    for (const struct dirent *entry = readdir(directory);
+         entry != NULL && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); entry = readdir(directory)) {
+        char path[TP_PATH_MAX];
+        char lock[TP_PATH_MAX];
+        int fd;
+        if (strstr(entry->d_name, mark) == NULL ||
+            tp_path_join(path, base, entry->d_name) != TP_OK ||
+            tp_path_join(lock, path, LOCK_NAME) != TP_OK || access(lock, F_OK) != 0 ||
+            tp_run_lock(path, &fd, NULL) != TP_OK) {
+            continue;
+        }
+        tp_run_unlock(path, fd, visit(path) == TP_OK);
+    }
+    closedir(directory);
+}

@@ -1,1 +1,394 @@
-/* not written yet */ typedef int tp_unwritten;
+#include "monitor/writer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "monitor/follower.h"
+#include "monitor/output.h"
+#include "monitor/run.h"
+
+#define MS UINT64_C(1000000)
+#define POLL_NS (10 * MS)        /* how often a step with pending slots is looked at */
+#define FIRST_RETRY_NS (50 * MS) /* after a failed append, doubled up to the next */
+#define LAST_RETRY_NS (2000 * MS)
+#define CLOSE_RETRIES 20 /* failed appends before close gives the rest up */
+#define MAX_SPARE 4      /* written steps that are kept to be filled again */
+
+/* What waits for the writer: a step, or what is left of one that was given up. */
+typedef struct entry {
+    tp_step *step; /* NULL: gap */
+    tp_batch gap;
+    uint64_t bytes;
+} entry;
+
+struct tp_writer {
+    tp_writer_options options;
+    tp_output *output;
+    pthread_t thread;
+    pthread_t recovery;
+    bool recovery_started;
+    int stop_recovery;
+
+    pthread_mutex_t lock;
+    pthread_cond_t work; /* the thread waits for entries and for the end */
+    pthread_cond_t done; /* the end of a step waits for room */
+    entry *queue;        /* a ring of `capacity` entries */
+    uint32_t capacity, first, count;
+    uint64_t queued_bytes;
+    uint32_t unjournaled; /* entries that are not in the journal yet: they are the last ones */
+    bool head_pending;    /* the next one has slots to be filled: nobody waits for it */
+    bool failing;         /* the journal refuses: nobody waits for it */
+    bool stop;
+    tp_step *spare[MAX_SPARE];
+    uint32_t spare_count;
+
+    atomic_ullong steps, records, gaps, journaled, wait_ns, cpu_ns;
+    tp_status result; /* of the thread, once it has ended */
+};
+
+static void wait_for(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until_ns)
+{
+    const struct timespec until = {(time_t)(until_ns / 1000000000), (long)(until_ns % 1000000000)};
+    pthread_cond_timedwait(condition, lock, &until);
+}
+
+/* The step at this place of the queue as a batch. */
+static tp_status view_entry(tp_writer *writer, const entry *e, tp_batch *batch)
+{
+    if (e->step == NULL) {
+        *batch = e->gap;
+        return TP_OK;
+    }
+    tp_status status = tp_step_view(e->step, batch);
+    if (status == TP_OK) {
+        uint64_t cpu = tp_clock_thread_cpu();
+        batch->writer_ns = cpu - atomic_load(&writer->cpu_ns);
+        atomic_store(&writer->cpu_ns, cpu);
+    }
+    return status;
+}
+
+/* Appends until it succeeds; false when the monitor is being closed and it keeps failing. */
+static bool journal_until_done(tp_writer *writer, const entry *e, tp_batch *batch)
+{
+    uint64_t pause = FIRST_RETRY_NS;
+    bool warned = false;
+    for (unsigned failures = 0;; failures++) {
+        tp_error error;
+        tp_status status = view_entry(writer, e, batch);
+        if (status != TP_OK) {
+            tp_fail(&error, status, "no memory");
+        } else {
+            status = tp_output_journal(writer->output, batch, &error);
+        }
+        pthread_mutex_lock(&writer->lock);
+        writer->failing = status != TP_OK;
+        bool give_up = status != TP_OK && writer->stop && failures >= CLOSE_RETRIES;
+        if (status != TP_OK && !give_up) {
+            pthread_cond_broadcast(&writer->done);
+            uint64_t limit = writer->stop ? FIRST_RETRY_NS : pause;
+            wait_for(&writer->work, &writer->lock, tp_clock_monotonic() + limit);
+            pause = pause * 2 > LAST_RETRY_NS ? LAST_RETRY_NS : pause * 2;
+        }
+        pthread_mutex_unlock(&writer->lock);
+        if (status == TP_OK) {
+            if (warned) {
+                tp_log(TP_LOG_INFO, "the journal is being written again");
+            }
+            return true;
+        }
+        if (!warned) {
+            tp_log(TP_LOG_WARNING, "the journal can't be written, trying again: %s", error.message);
+            warned = true;
+        }
+        if (give_up) {
+            return false;
+        }
+    }
+}
+
+/* Waits until the first entry can be written; false when all is done and the end was asked for. */
+static bool next_entry(tp_writer *writer, entry *e)
+{
+    bool found = false;
+    pthread_mutex_lock(&writer->lock);
+    for (;;) {
+        if (writer->count > 0) {
+            *e = writer->queue[writer->first];
+            bool pending = e->step != NULL && !tp_step_is_complete(e->step);
+            if (writer->head_pending != pending) {
+                writer->head_pending = pending;
+                pthread_cond_broadcast(&writer->done);
+            }
+            if (!pending || writer->stop) {
+                found = true;
+                break;
+            }
+            wait_for(&writer->work, &writer->lock, tp_clock_monotonic() + POLL_NS);
+        } else if (writer->stop) {
+            break;
+        } else {
+            pthread_cond_wait(&writer->work, &writer->lock);
+        }
+    }
+    pthread_mutex_unlock(&writer->lock);
+    return found;
+}
+
+static void mark_journaled(tp_writer *writer)
+{
+    atomic_fetch_add(&writer->journaled, 1);
+    pthread_mutex_lock(&writer->lock);
+    writer->unjournaled--;
+    writer->head_pending = false;
+    pthread_cond_broadcast(&writer->done);
+    pthread_mutex_unlock(&writer->lock);
+}
+
+/* Takes the first entry off the queue; its step becomes a spare one. */
+static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
+{
+    tp_step *surplus = e->step;
+    pthread_mutex_lock(&writer->lock);
+    writer->first = (writer->first + 1) % writer->capacity;
+    writer->count--;
+    writer->queued_bytes -= e->bytes;
+    if (!journaled) {
+        writer->unjournaled--;
+    }
+    if (e->step != NULL && tp_step_is_complete(e->step) && writer->spare_count < MAX_SPARE) {
+        writer->spare[writer->spare_count++] = e->step;
+        surplus = NULL;
+    }
+    pthread_cond_broadcast(&writer->done);
+    pthread_mutex_unlock(&writer->lock);
+    /* A step with slots that somebody may still fill is left alone, even by free. */
+    if (surplus != NULL && tp_step_is_complete(surplus)) {
+        tp_step_free(surplus);
+    }
+}
+
+static void *run_writer(void *argument)
+{
+    tp_writer *writer = argument;
+    tp_status result = TP_OK;
+    entry e;
+    while (next_entry(writer, &e)) {
+        tp_batch batch;
+        bool journaled = journal_until_done(writer, &e, &batch);
+        if (journaled) {
+            mark_journaled(writer);
+            tp_output_follow(writer->output, &batch);
+        } else {
+            result = TP_ERR_IO;
+        }
+        finish_entry(writer, &e, journaled);
+    }
+    tp_status status = tp_output_close(writer->output);
+    atomic_store(&writer->cpu_ns, tp_clock_thread_cpu());
+    writer->result = result != TP_OK ? result : status;
+    return NULL;
+}
+
+static tp_status recover_directory(const char *directory)
+{
+    tp_error error;
+    uint64_t steps;
+    tp_status status = tp_follow_directory(directory, &steps, &error);
+    if (status != TP_OK) {
+        tp_log(TP_LOG_WARNING, "%s, left by an earlier run, is not complete: %s", directory,
+               error.message);
+    } else if (steps > 0) {
+        tp_log(TP_LOG_INFO, "%s, left by an earlier run: %llu steps brought to its outputs",
+               directory, (unsigned long long)steps);
+    }
+    return status;
+}
+
+/* Completes what earlier runs of this rank left when they were killed. */
+static void *run_recovery(void *argument)
+{
+    tp_writer *writer = argument;
+    tp_run_visit_unfinished(writer->options.base, writer->options.run.rank, &writer->stop_recovery,
+                            recover_directory);
+    return NULL;
+}
+
+/* Threads of ours take no signals: those are the program's. */
+static int start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+static void free_writer(tp_writer *writer)
+{
+    for (uint32_t i = 0; i < writer->spare_count; i++) {
+        tp_step_free(writer->spare[i]);
+    }
+    pthread_mutex_destroy(&writer->lock);
+    pthread_cond_destroy(&writer->work);
+    pthread_cond_destroy(&writer->done);
+    tp_free(writer->queue);
+    tp_free(writer);
+}
+
+tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_error *error)
+{
+    pthread_condattr_t monotonic;
+    tp_writer *writer = tp_calloc(1, sizeof *writer);
+    if (writer == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for the writer");
+    }
+    writer->options = *options;
+    pthread_mutex_init(&writer->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&writer->work, &monotonic);
+    pthread_cond_init(&writer->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    writer->capacity = 64;
+    writer->queue = tp_calloc(writer->capacity, sizeof *writer->queue);
+    tp_status status = writer->queue != NULL ? TP_OK : TP_ERR_NOMEM;
+    if (status == TP_OK) {
+        status = tp_output_new(&writer->output, &writer->options);
+    }
+    if (status != TP_OK) {
+        free_writer(writer);
+        return tp_fail(error, status, "no memory for the writer");
+    }
+    int failed = start_thread(&writer->thread, run_writer, writer);
+    if (failed != 0) {
+        tp_output_close(writer->output);
+        free_writer(writer);
+        return tp_fail(error, TP_ERR_NOMEM, "can't start the writer thread: %s", strerror(failed));
+    }
+    writer->recovery_started = start_thread(&writer->recovery, run_recovery, writer) == 0;
+    *out = writer;
+    return TP_OK;
+}
+
+/* Room for one more entry; the lock is held. */
+static bool reserve_entry(tp_writer *writer)
+{
+    if (writer->count < writer->capacity) {
+        return true;
+    }
+    entry *queue = tp_alloc((size_t)writer->capacity * 2 * sizeof *queue);
+    if (queue == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < writer->count; i++) {
+        queue[i] = writer->queue[(writer->first + i) % writer->capacity];
+    }
+    tp_free(writer->queue);
+    writer->queue = queue;
+    writer->capacity *= 2;
+    writer->first = 0;
+    return true;
+}
+
+/* Whether the end of a step has to wait; the lock is held. */
+static bool must_wait(const tp_writer *writer, uint64_t bytes)
+{
+    if (writer->failing) {
+        return false;
+    }
+    return (writer->unjournaled > 0 && !writer->head_pending) ||
+           (writer->queued_bytes > 0 &&
+            writer->queued_bytes + bytes > writer->options.config->budget_bytes);
+}
+
+void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns)
+{
+    const uint64_t start = tp_clock_monotonic();
+    const uint64_t deadline = start + writer->options.config->wait_ms * MS;
+    const uint64_t count = tp_step_count(*step);
+    uint64_t bytes = tp_step_bytes(*step);
+    *waited_ns = 0;
+    pthread_mutex_lock(&writer->lock);
+    if (must_wait(writer, bytes)) {
+        while (must_wait(writer, bytes) && tp_clock_monotonic() < deadline) {
+            wait_for(&writer->done, &writer->lock, deadline);
+        }
+        *waited_ns = tp_clock_monotonic() - start;
+    }
+    atomic_fetch_add(&writer->steps, 1);
+    atomic_fetch_add(&writer->wait_ns, *waited_ns);
+    bool too_much = writer->queued_bytes > 0 &&
+                    writer->queued_bytes + bytes > writer->options.config->budget_bytes;
+    bool room = reserve_entry(writer);
+    if (too_much || !room) {
+        atomic_fetch_add(&writer->gaps, 1);
+    } else {
+        atomic_fetch_add(&writer->records, count);
+    }
+    if (room) {
+        entry *e = &writer->queue[(writer->first + writer->count) % writer->capacity];
+        *e = (entry){.step = too_much ? NULL : *step, .bytes = too_much ? 0 : bytes};
+        if (too_much) {
+            e->gap = *tp_step_header(*step);
+            e->gap.flags |= TP_BATCH_GAP;
+            e->gap.count = count;
+        }
+        writer->count++;
+        writer->unjournaled++;
+        writer->queued_bytes += e->bytes;
+        pthread_cond_signal(&writer->work);
+    }
+    bool taken = room && !too_much;
+    /* Whoever still holds a slot of a step that was given up may fill it: nobody else may. */
+    if (taken || !tp_step_is_complete(*step)) {
+        *step = writer->spare_count > 0 ? writer->spare[--writer->spare_count] : NULL;
+    }
+    pthread_mutex_unlock(&writer->lock);
+}
+
+void tp_writer_get_counters(tp_writer *writer, tp_monitor_counters *counters)
+{
+    tp_output_get_counters(writer->output, counters);
+    counters->steps = atomic_load(&writer->steps);
+    counters->records = atomic_load(&writer->records);
+    counters->gaps = atomic_load(&writer->gaps);
+    counters->journaled_steps = atomic_load(&writer->journaled);
+    counters->wait_ns = atomic_load(&writer->wait_ns);
+    counters->writer_cpu_ns = atomic_load(&writer->cpu_ns);
+}
+
+tp_status tp_writer_close(tp_writer **out)
+{
+    tp_writer *writer = *out;
+    *out = NULL;
+    if (writer == NULL) {
+        return TP_OK;
+    }
+    pthread_mutex_lock(&writer->lock);
+    writer->stop = true;
+    pthread_cond_signal(&writer->work);
+    pthread_mutex_unlock(&writer->lock);
+    pthread_join(writer->thread, NULL);
+    if (writer->recovery_started) {
+        __atomic_store_n(&writer->stop_recovery, 1, __ATOMIC_RELEASE);
+        pthread_join(writer->recovery, NULL);
+    }
+    tp_status result = writer->result;
+    free_writer(writer);
+    return result;
+}
+
+void tp_writer_abandon(tp_writer *writer)
+{
+    tp_output_abandon(writer->output);
+}

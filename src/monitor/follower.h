@@ -1,0 +1,38 @@
+/* Carries steps from the journal to one sink, in order, each once. In a running monitor the writer
+ * thread hands it the batch that it has just written to the journal; a follower that has fallen
+ * behind (a full disk, a killed process) reads the journal itself from its cursor on. */
+#ifndef TP_MONITOR_FOLLOWER_H
+#define TP_MONITOR_FOLLOWER_H
+
+#include "sinks/sink.h"
+
+typedef struct tp_follower tp_follower;
+
+/* Opens the sink at its cursor `<directory>/followers/<sink>.cursor`. directory is borrowed until
+ * close. A failure that can pass (TP_ERR_NOSPACE, TP_ERR_IO) is kept inside: the follower then
+ * starts behind. */
+tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink_options *options,
+                           tp_error *error);
+
+/* batch has just been appended to the journal and ends at position. A failure is logged, remembered
+ * and tried again from the journal later. */
+void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_names *names,
+                       tp_position position);
+
+/* Brings the sink to the end of the journal. TP_OK: it is there; TP_END: limit_ns is used up and
+ * there is more to do. */
+tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_error *error);
+
+bool tp_follower_is_behind(const tp_follower *follower);
+
+/* Steps written since open, and bytes. */
+uint64_t tp_follower_steps(const tp_follower *follower);
+uint64_t tp_follower_bytes(const tp_follower *follower);
+
+void tp_follower_close(tp_follower **follower);
+
+/* Brings every sink of a run directory, which no process is writing, to the end of its journal.
+ * *steps: how many steps were added to the sink that lacked most. error may be NULL. */
+tp_status tp_follow_directory(const char *directory, uint64_t *steps, tp_error *error);
+
+#endif

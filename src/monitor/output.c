@@ -1,0 +1,217 @@
+#include "monitor/output.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "journal/writer.h"
+#include "monitor/console.h"
+#include "monitor/follower.h"
+#include "monitor/run.h"
+#include "rules/rules.h"
+
+#define MAX_FOLLOWERS 2
+
+struct tp_output {
+    tp_writer_options options;
+    tp_journal *journal; /* NULL until the first step */
+    tp_rules *rules;
+    tp_follower *followers[MAX_FOLLOWERS];
+    uint32_t follower_count;
+    uint32_t csv, tensorboard; /* their places in followers; follower_count: absent */
+    tp_buf alerts;
+    int lock_fd;
+    /* Copies for readers of counters on other threads. */
+    atomic_ullong alert_count, bytes_journal, bytes_csv, bytes_tensorboard, followed_steps;
+};
+
+static tp_status make_rules(tp_output *output)
+{
+    const tp_config *config = output->options.config;
+    tp_rule_options rules[TP_MAX_RULES];
+    for (uint32_t i = 0; i < config->rule_count; i++) {
+        const tp_rule_config *rule = &config->rules[i];
+        rules[i] = (tp_rule_options){rule->rule,
+                                     rule->factor ? TP_TURBULENCE_FACTOR : TP_TURBULENCE_RELATIVE,
+                                     rule->threshold, rule->min_samples};
+    }
+    return tp_rules_new(&output->rules, rules, config->rule_count, config->ops, config->op_count);
+}
+
+tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
+{
+    tp_output *output = tp_calloc(1, sizeof *output);
+    if (output == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    output->options = *options;
+    output->lock_fd = -1;
+    output->csv = output->tensorboard = MAX_FOLLOWERS;
+    tp_status status = make_rules(output);
+    if (status != TP_OK) {
+        tp_free(output);
+        return status;
+    }
+    *out = output;
+    return TP_OK;
+}
+
+static tp_status add_follower(tp_output *output, const tp_sink *sink, tp_error *error)
+{
+    const tp_config *config = output->options.config;
+    const tp_sink_options options = {
+        .directory = output->options.directory,
+        .rank = output->options.run.rank,
+        .op_count = config->op_count,
+        .ops = config->ops,
+        .ndigits = config->ndigits,
+        .steps_per_file = config->step_count_per_record,
+    };
+    tp_status status =
+        tp_follower_open(&output->followers[output->follower_count], sink, &options, error);
+    if (status == TP_OK) {
+        output->follower_count++;
+    }
+    return status;
+}
+
+/* Makes the directory with everything in it. The followers' cursors come before the journal's first
+ * step, so that recovery finds out from any journal what was to be written. */
+static tp_status open_directory(tp_output *output, tp_error *error)
+{
+    const tp_writer_options *options = &output->options;
+    uint32_t formats = options->config->formats;
+    tp_status status = tp_dir_make(options->directory, error);
+    if (status == TP_OK && output->lock_fd < 0) {
+        status = tp_run_lock(options->directory, &output->lock_fd, error);
+    }
+    if (status == TP_OK && (formats & TP_FORMAT_CSV) != 0 && output->csv == MAX_FOLLOWERS) {
+        output->csv = output->follower_count;
+        status = add_follower(output, &tp_sink_csv, error);
+    }
+    if (status == TP_OK && (formats & TP_FORMAT_TENSORBOARD) != 0 &&
+        output->tensorboard == MAX_FOLLOWERS) {
+        output->tensorboard = output->follower_count;
+        status = add_follower(output, &tp_sink_tensorboard, error);
+    }
+    if (status == TP_OK) {
+        status = tp_journal_open(&output->journal, options->directory, &options->run,
+                                 options->registry, options->config->segment_bytes, error);
+    }
+    return status;
+}
+
+tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *error)
+{
+    tp_status status = output->journal != NULL ? TP_OK : open_directory(output, error);
+    if (status == TP_OK) {
+        status = tp_journal_append_batch(output->journal, batch, error);
+        atomic_store(&output->bytes_journal, tp_journal_bytes(output->journal));
+    }
+    return status;
+}
+
+static void raise_alerts(tp_output *output, const tp_batch *batch)
+{
+    tp_error error;
+    tp_buf_clear(&output->alerts);
+    tp_status status = tp_rules_check(output->rules, batch, &output->alerts);
+    if (status != TP_OK) {
+        tp_log(TP_LOG_WARNING, "step %llu: no memory to check the rules",
+               (unsigned long long)batch->step);
+        return;
+    }
+    const tp_record *alerts = (const void *)output->alerts.data;
+    uint64_t count = output->alerts.size / sizeof *alerts;
+    if (count == 0) {
+        return;
+    }
+    atomic_fetch_add(&output->alert_count, count);
+    tp_console_alerts(batch->step, alerts, count, output->options.registry);
+    status = tp_journal_append_alerts(output->journal, batch->step, alerts, count, &error);
+    if (status != TP_OK) {
+        tp_log(TP_LOG_WARNING, "step %llu: its alerts are not in the journal: %s",
+               (unsigned long long)batch->step, error.message);
+    }
+    atomic_store(&output->bytes_journal, tp_journal_bytes(output->journal));
+}
+
+static const tp_key *registry_key(const void *source, uint32_t id)
+{
+    return tp_registry_key(source, id);
+}
+
+static const int64_t *registry_shape(const void *source, uint32_t id, uint32_t *ndim)
+{
+    return tp_registry_shape(source, id, ndim);
+}
+
+static void update_counters(tp_output *output)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < output->follower_count; i++) {
+        uint64_t steps = tp_follower_steps(output->followers[i]);
+        uint64_t bytes = tp_follower_bytes(output->followers[i]);
+        least = steps < least ? steps : least;
+        atomic_store(i == output->csv ? &output->bytes_csv : &output->bytes_tensorboard, bytes);
+    }
+    atomic_store(&output->followed_steps, output->follower_count > 0 ? least : 0);
+}
+
+void tp_output_follow(tp_output *output, const tp_batch *batch)
+{
+    const tp_names names = {output->options.registry, registry_key, registry_shape};
+    const tp_position position = tp_journal_position(output->journal);
+    raise_alerts(output, batch);
+    for (uint32_t i = 0; i < output->follower_count; i++) {
+        tp_follower_write(output->followers[i], batch, &names, position);
+    }
+    update_counters(output);
+}
+
+void tp_output_get_counters(const tp_output *output, tp_monitor_counters *counters)
+{
+    counters->alerts = atomic_load(&output->alert_count);
+    counters->bytes_journal = atomic_load(&output->bytes_journal);
+    counters->bytes_csv = atomic_load(&output->bytes_csv);
+    counters->bytes_tensorboard = atomic_load(&output->bytes_tensorboard);
+    counters->followed_steps = atomic_load(&output->followed_steps);
+}
+
+tp_status tp_output_close(tp_output *output)
+{
+    tp_error error;
+    bool opened = output->journal != NULL;
+    tp_status result = tp_journal_close(&output->journal, &error);
+    if (result != TP_OK) {
+        tp_log(TP_LOG_WARNING, "the journal did not end cleanly: %s", error.message);
+    }
+    for (uint32_t i = 0; i < output->follower_count; i++) {
+        tp_status status = TP_OK;
+        if (opened && tp_follower_is_behind(output->followers[i])) {
+            status = tp_follower_catch_up(output->followers[i], UINT64_MAX, &error);
+        }
+        if (status != TP_OK) {
+            tp_log(TP_LOG_WARNING, "%s; `tensorprobe recover %s` will complete it", error.message,
+                   output->options.directory);
+            result = status;
+        }
+        tp_follower_close(&output->followers[i]);
+    }
+    tp_run_unlock(output->options.directory, output->lock_fd, opened && result == TP_OK);
+    tp_rules_free(output->rules);
+    tp_buf_free(&output->alerts);
+    tp_free(output);
+    return result;
+}
+
+void tp_output_abandon(tp_output *output)
+{
+    /* The lock belongs to the open file that parent and child share: without this, a child that
+     * outlives its parent would keep the directory locked. */
+    tp_run_unlock(output->options.directory, output->lock_fd, 0);
+    output->lock_fd = -1;
+}

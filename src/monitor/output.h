@@ -1,0 +1,27 @@
+/* Where the writer thread's steps go: the run directory with journal, rules, console and followers.
+ * Only that thread uses it. */
+#ifndef TP_MONITOR_OUTPUT_H
+#define TP_MONITOR_OUTPUT_H
+
+#include "monitor/writer.h"
+
+typedef struct tp_output tp_output;
+
+tp_status tp_output_new(tp_output **out, const tp_writer_options *options);
+
+/* Appends the step to the journal, making the directory first if need be. Can be repeated. */
+tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *error);
+
+/* After it: alerts to journal and console, then the followers. */
+void tp_output_follow(tp_output *output, const tp_batch *batch);
+
+/* bytes_…, alerts, followed_steps. */
+void tp_output_get_counters(const tp_output *output, tp_monitor_counters *counters);
+
+/* Ends everything. TP_OK: the followers have all that the journal has. Frees. */
+tp_status tp_output_close(tp_output *output);
+
+/* In a forked child. */
+void tp_output_abandon(tp_output *output);
+
+#endif

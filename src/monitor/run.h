@@ -1,0 +1,32 @@
+/* Where a run's files go, and who owns them at the moment. */
+#ifndef TP_MONITOR_RUN_H
+#define TP_MONITOR_RUN_H
+
+#include "base/error.h"
+#include "base/file.h"
+
+/* The base directory: given (may be NULL), else TENSORPROBE_OUTPUT_DIR, MONITOR_OUTPUT_DIR,
+ * KJ600_OUTPUT_DIR, else "./monitor_output". */
+const char *tp_run_base_directory(const char *given);
+
+/* Eight hex digits that no other run has; no random number generator of the program is touched. */
+void tp_run_make_id(char id[9]);
+
+/* "<base>/<Mon><DD>_<HH>-<MM>-<SS>-rank<R>-<id>", of the local time now. */
+tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t rank, const char *id,
+                           tp_error *error);
+
+/* Takes the directory's lock file, which says "not closed cleanly yet" as long as it exists, and
+ * "its process lives" as long as it is locked. *fd holds the lock. TP_ERR_STATE: somebody has it. */
+tp_status tp_run_lock(const char *directory, int *fd, tp_error *error);
+
+/* Gives the lock back; clean: and removes the file. fd may be -1. */
+void tp_run_unlock(const char *directory, int fd, int clean);
+
+/* Calls visit for every directory of this rank below base that was left without a clean end and
+ * whose process is gone; it is locked during the call. visit returns TP_OK when all is recovered.
+ * *stop ends the walk. */
+void tp_run_visit_unfinished(const char *base, uint32_t rank, const int *stop,
+                             tp_status (*visit)(const char *directory));
+
+#endif

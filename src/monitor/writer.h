@@ -1,0 +1,40 @@
+/* The writer thread: takes closed steps in order, writes each to the journal first, then lets rules
+ * and followers see it. It holds no lock while it writes, and never needs the interpreter. */
+#ifndef TP_MONITOR_WRITER_H
+#define TP_MONITOR_WRITER_H
+
+#include "config/config.h"
+#include "record/registry.h"
+#include "record/step.h"
+#include "tensorprobe/monitor.h"
+#include "tensorprobe/reader.h"
+
+typedef struct tp_writer tp_writer;
+
+typedef struct tp_writer_options {
+    const char *base;      /* base directory of all runs */
+    const char *directory; /* of this rank's run; made when the first step arrives */
+    tp_run_info run;
+    int32_t pp_stage;
+    const tp_config *config; /* borrowed until close, as is everything else here */
+    const tp_registry *registry;
+} tp_writer_options;
+
+tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_error *error);
+
+/* Hands over a closed step, or records a gap in its place when the writer can't take it: then, and
+ * without memory, *step stays with the caller, to be begun again. Otherwise *step becomes an empty
+ * step that has been written before, or NULL when there is none.
+ * Before that waits, at most the configured time, until all earlier complete steps are in the
+ * journal and the waiting records are within the budget. *waited_ns: how long. */
+void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns);
+
+void tp_writer_get_counters(tp_writer *writer, tp_monitor_counters *counters);
+
+/* Writes what is left, ends the thread, frees. The status tells whether all was written. */
+tp_status tp_writer_close(tp_writer **writer);
+
+/* In a forked child: lets go of what must not be shared with the parent. Takes no lock. */
+void tp_writer_abandon(tp_writer *writer);
+
+#endif
