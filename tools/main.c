@@ -1,0 +1,68 @@
+/* The `tensorprobe` command: finds the subcommand and hands over. */
+#include "tools/tool.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tensorprobe/version.h"
+
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} commands[] = {
+    {"show", tp_tool_show, "print what the journal of a run holds"},
+    {"recover", tp_tool_recover, "bring csv and TensorBoard files up to the end of the journal"},
+    {"check", tp_tool_check, "validate a configuration file"},
+};
+
+static void print_help(FILE *out)
+{
+    fputs("usage: tensorprobe COMMAND [OPTION…] …\n\ncommands:\n", out);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
+    }
+    fputs("\noptions:\n"
+          "  --help    this text; `tensorprobe COMMAND --help` says more\n"
+          "  --version print the version\n"
+          "\n"
+          "exit codes: 0 fine, 1 something is wrong or failed, 2 wrong command line\n",
+          out);
+}
+
+int tp_tool_failed(const char *name, const tp_error *error)
+{
+    char text[1024];
+    fprintf(stderr, "tensorprobe %s: %s\n", name, tp_error_format(error, text, sizeof text));
+    return TP_EXIT_FAILED;
+}
+
+int tp_tool_usage(const char *name)
+{
+    fprintf(stderr, "try `tensorprobe %s --help`\n", name);
+    return TP_EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return TP_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout);
+        return TP_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("tensorprobe " TP_VERSION_STRING);
+        return TP_EXIT_OK;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            return commands[i].run(argc - 1, argv + 1);
+        }
+    }
+    fprintf(stderr, "tensorprobe: there is no command %s\n\n", argv[1]);
+    print_help(stderr);
+    return TP_EXIT_USAGE;
+}

@@ -1,0 +1,52 @@
+/* `tensorprobe recover`: what a killed run left in its journal, into the files people look at. */
+#include "tools/tool.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "monitor/follower.h"
+
+static const char help[] = "usage: tensorprobe recover DIRECTORY…\n"
+                           "\n"
+                           "Brings the csv and TensorBoard files of a run's directory (the one of "
+                           "a rank) up to the end of\n"
+                           "its journal, for instance after the training process was killed. "
+                           "Running it again adds nothing.\n"
+                           "It refuses a directory that a process is still writing.\n"
+                           "\n"
+                           "  --help  this text\n";
+
+static int recover(const char *name, const char *directory)
+{
+    uint64_t steps = 0;
+    tp_error error = {0};
+    if (tp_follow_directory(directory, &steps, &error) != TP_OK) {
+        return tp_tool_failed(name, &error);
+    }
+    printf("%s: %" PRIu64 " %s added\n", directory, steps, steps == 1 ? "step" : "steps");
+    return TP_EXIT_OK;
+}
+
+int tp_tool_recover(int argc, char **argv)
+{
+    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    int letter;
+    while ((letter = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (letter != 'h') {
+            return tp_tool_usage(argv[0]);
+        }
+        fputs(help, stdout);
+        return TP_EXIT_OK;
+    }
+    if (optind == argc) {
+        return tp_tool_usage(argv[0]);
+    }
+    int result = TP_EXIT_OK;
+    for (int i = optind; i < argc; i++) {
+        if (recover(argv[0], argv[i]) != TP_EXIT_OK) {
+            result = TP_EXIT_FAILED; /* the others are still brought up to date */
+        }
+    }
+    return result;
+}
