@@ -1,0 +1,165 @@
+/* Slots and steps: order, filling later, overflow into chunks, many threads, no memory. */
+#include "check.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "record/step.h"
+
+static tp_step *open_step(uint32_t capacity)
+{
+    tp_step *step = NULL;
+    assert_int_equal(tp_step_new(&step, capacity), TP_OK);
+    tp_step_begin(step, 7);
+    return step;
+}
+
+static void add(tp_step *step, uint32_t key)
+{
+    tp_record *slot = tp_step_reserve(step, key);
+    assert_non_null(slot);
+    slot->kind = TP_RECORD_STATS;
+    slot->u.stats.count = key * 10;
+    tp_step_fill(step, slot);
+}
+
+static void test_order(void **state)
+{
+    (void)state;
+    /* 5 fit, the others go to chunks: one view has them all, in the order of reserving. */
+    tp_step *step = open_step(5);
+    for (uint32_t key = 0; key < 3000; key++) {
+        add(step, key);
+    }
+    tp_step_close(step);
+    assert_true(tp_step_is_complete(step));
+    tp_batch batch;
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.step, 7);
+    assert_int_equal(batch.count, 3000);
+    assert_int_equal(batch.flags, 0);
+    for (uint32_t key = 0; key < 3000; key++) {
+        const tp_record *record = &batch.records[key];
+        assert_int_equal(record->state, TP_SLOT_DONE);
+        assert_int_equal(record->key, key);
+        assert_int_equal(record->order, key);
+        assert_int_equal(record->u.stats.count, key * 10);
+    }
+    /* The next step is empty, and has grown. */
+    tp_step_begin(step, 8);
+    add(step, 1);
+    tp_step_close(step);
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.count, 1);
+    assert_int_equal(batch.step, 8);
+    tp_step_free(step);
+}
+
+static void test_filled_later(void **state)
+{
+    (void)state;
+    tp_step *step = open_step(8);
+    add(step, 0);
+    tp_record *later = tp_step_reserve(step, 1);
+    add(step, 2);
+    assert_false(tp_step_is_complete(step));
+    tp_step_close(step);
+    assert_false(tp_step_is_complete(step));
+
+    tp_batch batch;
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.unfilled, 1);
+    assert_int_equal(batch.flags, TP_BATCH_PARTIAL);
+    assert_int_equal(batch.count, 3);
+    assert_int_equal(batch.records[1].state, TP_SLOT_RESERVED);
+    assert_int_equal(batch.records[1].key, 1);
+
+    later->u.stats.count = 77;
+    tp_step_fill(step, later);
+    assert_true(tp_step_is_complete(step));
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.unfilled, 0);
+    assert_int_equal(batch.flags, 0);
+    assert_int_equal(batch.records[1].u.stats.count, 77);
+    tp_step_free(step);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    for (unsigned long n = 1; n <= 3; n++) {
+        tp_step *step = NULL;
+        tp_mem_fail_after(n);
+        tp_status status = tp_step_new(&step, 2);
+        tp_mem_fail_after(0);
+        assert_int_equal(status, n <= 2 ? TP_ERR_NOMEM : TP_OK);
+        tp_step_free(step);
+    }
+    tp_step *step = open_step(2);
+    add(step, 0);
+    add(step, 1);
+    tp_mem_fail_after(1);
+    assert_null(tp_step_reserve(step, 2)); /* no chunk to be had */
+    tp_mem_fail_after(0);
+    add(step, 3); /* now there is: the lost one leaves no hole */
+    tp_step_close(step);
+    assert_true(tp_step_is_complete(step));
+    tp_batch batch;
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.count, 3);
+    assert_int_equal(batch.errors, 1);
+    assert_int_equal(batch.records[2].key, 3);
+    tp_step_free(step);
+}
+
+#define THREADS 4
+#define EACH 5000
+
+static void *add_many(void *argument)
+{
+    for (uint32_t i = 0; i < EACH; i++) {
+        tp_record *slot = tp_step_reserve(argument, i);
+        slot->u.stats.count = i;
+        tp_step_fill(argument, slot);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    pthread_t threads[THREADS];
+    uint32_t seen[EACH] = {0};
+    tp_step *step = open_step(100);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, add_many, step), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    tp_step_close(step);
+    tp_batch batch;
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.count, THREADS * EACH);
+    for (uint64_t i = 0; i < batch.count; i++) {
+        assert_int_equal(batch.records[i].order, i);
+        assert_int_equal(batch.records[i].u.stats.count, batch.records[i].key);
+        seen[batch.records[i].key]++;
+    }
+    for (uint32_t i = 0; i < EACH; i++) {
+        assert_int_equal(seen[i], THREADS);
+    }
+    tp_step_free(step);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_filled_later),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
