@@ -27,15 +27,15 @@ static const char help[] =
     "  --help    this text\n";
 
 /* What is kept of one key. */
-typedef struct series {
+struct series {
     uint64_t records;
     uint64_t first_step;
     uint64_t last_step;
     double last_norm;
-} series;
+};
 
 /* What is kept of the whole journal. */
-typedef struct summary {
+struct summary {
     uint64_t steps, partial, gaps, records, errors;
     uint64_t first_step, last_step;
     uint64_t step_ns, hook_ns, writer_ns, wait_ns;
@@ -43,17 +43,17 @@ typedef struct summary {
     uint32_t attempts;
     bool closed; /* the last frame is the mark of a clean end */
     tp_buf alert_text;
-    series *series;
+    struct series *series;
     uint32_t series_capacity;
-} summary;
+};
 
-static bool make_room(summary *summary, uint32_t key)
+static bool make_room(struct summary *summary, uint32_t key)
 {
     if (key < summary->series_capacity) {
         return true;
     }
     uint32_t capacity = key + key / 2 + 64;
-    series *larger = tp_realloc(summary->series, capacity * sizeof *larger);
+    struct series *larger = tp_realloc(summary->series, capacity * sizeof *larger);
     if (larger == NULL) {
         return false;
     }
@@ -64,7 +64,7 @@ static bool make_room(summary *summary, uint32_t key)
     return true;
 }
 
-static tp_status take_records(summary *summary, const tp_batch *batch)
+static tp_status take_records(struct summary *summary, const tp_batch *batch)
 {
     for (uint64_t i = 0; i < batch->count; i++) {
         const tp_record *record = &batch->records[i];
@@ -74,7 +74,7 @@ static tp_status take_records(summary *summary, const tp_batch *batch)
         if (!make_room(summary, record->key)) {
             return TP_ERR_NOMEM;
         }
-        series *series = &summary->series[record->key];
+        struct series *series = &summary->series[record->key];
         if (series->records == 0) {
             series->first_step = batch->step;
         }
@@ -85,7 +85,7 @@ static tp_status take_records(summary *summary, const tp_batch *batch)
     return TP_OK;
 }
 
-static tp_status take_batch(summary *summary, const tp_batch *batch)
+static tp_status take_batch(struct summary *summary, const tp_batch *batch)
 {
     if (summary->steps == 0) {
         summary->first_step = batch->step;
@@ -133,7 +133,8 @@ static void describe_alert(tp_buf *text, const tp_reader *reader, uint64_t step,
 }
 
 /* One line a step and rule, as on the console of the run; with all: one line an alert. */
-static void take_alerts(summary *summary, const tp_reader *reader, const tp_batch *batch, bool all)
+static void take_alerts(struct summary *summary, const tp_reader *reader, const tp_batch *batch,
+                        bool all)
 {
     summary->alert_steps++;
     summary->alerts += batch->count;
@@ -150,7 +151,7 @@ static void take_alerts(summary *summary, const tp_reader *reader, const tp_batc
     }
 }
 
-static void print_run(const tp_run_info *run, const summary *summary)
+static void print_run(const tp_run_info *run, const struct summary *summary)
 {
     time_t seconds = (time_t)(run->start_wall_ns / 1000000000);
     struct tm local;
@@ -165,7 +166,7 @@ static void print_run(const tp_run_info *run, const summary *summary)
     putchar('\n');
 }
 
-static void print_steps(const summary *summary)
+static void print_steps(const struct summary *summary)
 {
     if (summary->steps == 0) {
         puts("steps    none");
@@ -182,7 +183,7 @@ static void print_steps(const summary *summary)
     puts(summary->closed ? ", closed" : ", not closed: still running, or killed");
 }
 
-static void print_quantities(const summary *summary, const tp_reader *reader)
+static void print_quantities(const struct summary *summary, const tp_reader *reader)
 {
     uint64_t counts[QUANTITIES] = {0};
     uint32_t total = tp_reader_key_count(reader);
@@ -204,7 +205,7 @@ static void print_quantities(const summary *summary, const tp_reader *reader)
     printf("\nrecords  %" PRIu64 "\n", summary->records);
 }
 
-static void print_cost(const summary *summary)
+static void print_cost(const struct summary *summary)
 {
     if (summary->step_ns == 0) {
         return;
@@ -219,7 +220,7 @@ static void print_cost(const summary *summary)
     putchar('\n');
 }
 
-static void print_alerts(const summary *summary, bool all)
+static void print_alerts(const struct summary *summary, bool all)
 {
     if (summary->alerts == 0) {
         puts("alerts   none");
@@ -233,11 +234,11 @@ static void print_alerts(const summary *summary, bool all)
     }
 }
 
-static void print_series(const summary *summary, const tp_reader *reader)
+static void print_series(const struct summary *summary, const tp_reader *reader)
 {
     puts("\nquantity         records  steps              last norm  name");
     for (uint32_t id = 0; id < summary->series_capacity; id++) {
-        const series *series = &summary->series[id];
+        const struct series *series = &summary->series[id];
         const tp_key *key = tp_reader_key(reader, id);
         if (series->records == 0 || key == NULL) {
             continue;
@@ -254,7 +255,7 @@ static void print_series(const summary *summary, const tp_reader *reader)
 }
 
 /* Reads to the end. */
-static int read_all(tp_reader *reader, summary *summary, bool all_alerts, const char *name)
+static int read_all(tp_reader *reader, struct summary *summary, bool all_alerts, const char *name)
 {
     int result = TP_EXIT_OK;
     for (;;) {
@@ -290,7 +291,7 @@ static int show(const char *name, const char *directory, bool all_alerts, bool a
     if (tp_reader_open(&reader, directory, &error) != TP_OK) {
         return tp_tool_failed(name, &error);
     }
-    summary summary = {.alert_text = TP_BUF_INIT};
+    struct summary summary = {.alert_text = TP_BUF_INIT};
     int result = read_all(reader, &summary, all_alerts, name);
     print_run(tp_reader_run(reader), &summary);
     print_steps(&summary);
