@@ -42,7 +42,8 @@ typedef struct tp_run_info {
  * and ends it with tp_reader_close. One thread at a time. */
 TP_API tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error);
 
-/* Goes on at a position that an item gave. TP_ERR_ARGUMENT when the journal has no such place. */
+/* Goes on at a position that an item gave, or at offset 0 of a segment. TP_ERR_ARGUMENT when the
+ * journal has no such place. After a failure the reader stands somewhere else: seek again. */
 TP_API tp_status tp_reader_seek(tp_reader *reader, tp_position position, tp_error *error);
 
 /* The next frame. TP_END: nothing more at present (a torn tail counts as nothing); calling again
@@ -52,7 +53,9 @@ TP_API tp_status tp_reader_next(tp_reader *reader, tp_item *item, tp_error *erro
 
 TP_API const tp_run_info *tp_reader_run(const tp_reader *reader);
 
-/* NULL when the id has not been defined up to here. Owned by the reader, valid until close. */
+/* NULL when the id has not been defined up to here. Owned by the reader, valid until close. An id
+ * belongs to the segment in which the reader stands: when a run is started again in the same
+ * journal, an id may get another key (and shape). */
 TP_API const tp_key *tp_reader_key(const tp_reader *reader, uint32_t key);
 
 /* Number of keys defined up to here: their ids are 0 … count - 1. */

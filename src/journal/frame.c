@@ -1,1 +1,205 @@
-/* not written yet */ typedef int tp_unwritten;
+#include "journal/frame.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+
+#define CODEC_NONE 0
+#define CODEC_ZSTD 1
+#define ZSTD_LEVEL 1
+
+static const uint8_t segment_magic[8] = {0x89, 'T', 'P', 'J', '\r', '\n', 0x1a, '\n'};
+static const uint8_t frame_magic[4] = {'T', 'P', 'F', TP_JOURNAL_MAJOR};
+
+/* One block of zstd holds at most 128 KiB and takes at least 4 bytes: what claims to unpack to more
+ * is damage, and never makes us ask for the memory. */
+#define ZSTD_RATIO_MAX (128u * 1024u / 4u)
+
+static void put_crc(tp_buf *out, size_t from)
+{
+    if (!out->failed) {
+        tp_buf_put_u32(out, tp_crc32c(0, out->data + from, out->size - from));
+    }
+}
+
+void tp_segment_header_put(tp_buf *out, const tp_run_info *run, uint64_t segment)
+{
+    char run_id[sizeof run->run_id] = {0};
+    size_t from = out->size;
+    memcpy(run_id, run->run_id, strnlen(run->run_id, sizeof run_id - 1));
+    tp_buf_put(out, segment_magic, sizeof segment_magic);
+    tp_buf_put_u16(out, TP_JOURNAL_MAJOR);
+    tp_buf_put_u16(out, TP_JOURNAL_MINOR);
+    tp_buf_put_u32(out, TP_SEGMENT_HEADER_SIZE);
+    tp_buf_put_u64(out, segment);
+    tp_buf_put_u32(out, run->rank);
+    tp_buf_put_u32(out, run->attempt);
+    tp_buf_put_u64(out, (uint64_t)run->start_wall_ns);
+    tp_buf_put(out, run_id, sizeof run_id);
+    tp_buf_put_u32(out, 0);
+    put_crc(out, from);
+}
+
+tp_status tp_segment_header_get(const uint8_t *bytes, size_t size, tp_run_info *run,
+                                uint32_t *header_size)
+{
+    if (size < 16) {
+        return TP_END;
+    }
+    uint32_t length = tp_get_u32(bytes + 12);
+    if (memcmp(bytes, segment_magic, sizeof segment_magic) != 0 || length < 20 ||
+        length > TP_SEGMENT_HEADER_MAX) {
+        return TP_ERR_CORRUPT;
+    }
+    if (size < length) {
+        return TP_END;
+    }
+    if (tp_crc32c(0, bytes, length - 4) != tp_get_u32(bytes + length - 4)) {
+        return TP_ERR_CORRUPT;
+    }
+    if (tp_get_u16(bytes + 8) != TP_JOURNAL_MAJOR) {
+        return TP_ERR_VERSION;
+    }
+    if (length < TP_SEGMENT_HEADER_SIZE) {
+        return TP_ERR_CORRUPT;
+    }
+    run->rank = tp_get_u32(bytes + 24);
+    run->attempt = tp_get_u32(bytes + 28);
+    run->start_wall_ns = (int64_t)tp_get_u64(bytes + 32);
+    memcpy(run->run_id, bytes + 40, sizeof run->run_id);
+    run->run_id[sizeof run->run_id - 1] = '\0';
+    *header_size = length;
+    return TP_OK;
+}
+
+tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
+                       const tp_buf *payload, ZSTD_CCtx *packer)
+{
+    if (payload->size > TP_FRAME_PAYLOAD_MAX) {
+        return TP_ERR_ARGUMENT;
+    }
+    size_t from = out->size;
+    if (tp_buf_extend(out, TP_FRAME_HEADER_SIZE + payload->size) == NULL) {
+        return TP_OK;
+    }
+    uint8_t *stored = out->data + from + TP_FRAME_HEADER_SIZE;
+    size_t stored_size = payload->size;
+    uint8_t codec = CODEC_NONE;
+    if (payload->size > 1) {
+        /* Whatever keeps zstd from making it smaller, room or memory: it is stored as it is. */
+        size_t packed = ZSTD_compressCCtx(packer, stored, payload->size - 1, payload->data,
+                                          payload->size, ZSTD_LEVEL);
+        if (!ZSTD_isError(packed)) {
+            stored_size = packed;
+            codec = CODEC_ZSTD;
+        }
+    }
+    if (codec == CODEC_NONE && payload->size > 0) {
+        memcpy(stored, payload->data, payload->size);
+    }
+    uint32_t payload_crc = tp_crc32c(0, stored, stored_size);
+
+    out->size = from;
+    tp_buf_put(out, frame_magic, sizeof frame_magic);
+    tp_buf_put_u16(out, (uint16_t)(type | (unsigned)codec << 8));
+    tp_buf_put_u16(out, 0);
+    tp_buf_put_u32(out, (uint32_t)stored_size);
+    tp_buf_put_u32(out, (uint32_t)payload->size);
+    tp_buf_put_u64(out, step);
+    tp_buf_put_u64(out, offset);
+    tp_buf_put_u32(out, payload_crc);
+    put_crc(out, from);
+    out->size += stored_size;
+    return TP_OK;
+}
+
+bool tp_frame_get(const uint8_t *bytes, uint64_t offset, tp_frame *frame)
+{
+    const uint32_t crc_at = TP_FRAME_HEADER_SIZE - 4;
+    if (memcmp(bytes, frame_magic, sizeof frame_magic) != 0 ||
+        tp_crc32c(0, bytes, crc_at) != tp_get_u32(bytes + crc_at) ||
+        tp_get_u64(bytes + 24) != offset) {
+        return false;
+    }
+    *frame = (tp_frame){.type = bytes[4],
+                        .codec = bytes[5],
+                        .stored_size = tp_get_u32(bytes + 8),
+                        .raw_size = tp_get_u32(bytes + 12),
+                        .step = tp_get_u64(bytes + 16),
+                        .offset = offset,
+                        .payload_crc = tp_get_u32(bytes + 32)};
+    return frame->stored_size <= TP_FRAME_PAYLOAD_MAX && frame->raw_size <= TP_FRAME_PAYLOAD_MAX;
+}
+
+tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
+                          tp_buf *raw)
+{
+    tp_buf_clear(raw);
+    if (frame->codec == CODEC_NONE && frame->raw_size == frame->stored_size) {
+        tp_buf_put(raw, stored, frame->stored_size);
+        return raw->failed ? TP_ERR_NOMEM : TP_OK;
+    }
+    if (frame->codec != CODEC_ZSTD ||
+        frame->raw_size > (uint64_t)frame->stored_size * ZSTD_RATIO_MAX) {
+        return TP_ERR_CORRUPT;
+    }
+    uint8_t *room = tp_buf_extend(raw, frame->raw_size);
+    if (room == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    size_t size = ZSTD_decompressDCtx(unpacker, room, frame->raw_size, stored, frame->stored_size);
+    return !ZSTD_isError(size) && size == frame->raw_size ? TP_OK : TP_ERR_CORRUPT;
+}
+
+tp_status tp_segment_path(char path[TP_PATH_MAX], const char *folder, uint64_t segment)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%06" PRIu64 ".tpj", segment);
+    return tp_path_join(path, folder, name);
+}
+
+/* Whether name is what tp_segment_path makes of some number. */
+static bool parse_name(const char *name, uint64_t *segment)
+{
+    char again[32];
+    char *end;
+    if (name[0] < '0' || name[0] > '9') {
+        return false;
+    }
+    *segment = strtoull(name, &end, 10);
+    snprintf(again, sizeof again, "%06" PRIu64 ".tpj", *segment);
+    return strcmp(name, again) == 0;
+}
+
+tp_status tp_segment_find(const char *folder, uint64_t from, uint64_t *next, uint64_t *last)
+{
+    bool found = false;
+    DIR *listing = opendir(folder);
+    if (listing == NULL) {
+        return errno == ENOTDIR ? TP_ERR_NOTFOUND : tp_status_from_errno(errno);
+    }
+    *next = UINT64_MAX;
+    *last = 0;
+    for (;;) {
+        uint64_t segment;
+        const struct dirent *entry = readdir(listing);
+        if (entry == NULL) {
+            break;
+        }
+        if (!parse_name(entry->d_name, &segment)) {
+            continue;
+        }
+        *last = segment > *last ? segment : *last;
+        if (segment >= from) {
+            *next = segment < *next ? segment : *next;
+            found = true;
+        }
+    }
+    closedir(listing);
+    return found ? TP_OK : TP_ERR_NOTFOUND;
+}

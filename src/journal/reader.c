@@ -1,1 +1,399 @@
-/* not written yet */ typedef int tp_unwritten;
+#include "tensorprobe/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/crc32c.h"
+#include "base/mem.h"
+#include "journal/definitions.h"
+#include "journal/frame.h"
+#include "journal/records.h"
+
+#define SCAN_SIZE 65536u /* bytes looked through at a time for the next frame behind damage */
+
+struct tp_reader {
+    char folder[TP_PATH_MAX];
+    char path[TP_PATH_MAX]; /* of the segment */
+    int fd;
+    tp_position at; /* offset 0: the segment's header has not been read yet */
+    tp_run_info run;
+    tp_definitions definitions;
+    ZSTD_DCtx *unpacker;
+    tp_buf stored; /* bytes as they lie in the file */
+    tp_buf payload;
+    tp_buf records;
+};
+
+/* What lies at the reader's place. */
+typedef struct tp_look {
+    tp_frame frame;    /* type 0: the segment's header */
+    uint64_t behind;   /* where the next frame begins, or may begin at the earliest */
+    const char *wrong; /* what was found instead of a good frame */
+} tp_look;
+
+static tp_status fail_here(const tp_reader *reader, tp_error *error, tp_status status,
+                           const char *what, uint64_t offset)
+{
+    tp_fail(error, status, "%s at byte %llu", what, (unsigned long long)offset);
+    if (error != NULL) {
+        /* Of a path that is too long, the end says more. */
+        size_t length = strlen(reader->path);
+        size_t room = sizeof error->file - 1;
+        memcpy(error->file, reader->path + (length > room ? length - room : 0),
+               (length > room ? room : length) + 1);
+    }
+    return status;
+}
+
+/* Reads up to size bytes at offset into reader->stored (emptied first): as many as are there. */
+static tp_status read_bytes(tp_reader *reader, uint64_t offset, size_t size, tp_error *error)
+{
+    tp_buf_clear(&reader->stored);
+    uint8_t *bytes = tp_buf_extend(&reader->stored, size);
+    if (bytes == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", reader->path);
+    }
+    size_t got = 0;
+    while (got < size) {
+        ssize_t part = pread(reader->fd, bytes + got, size - got, (off_t)(offset + got));
+        if (part < 0 && errno == EINTR) {
+            continue;
+        }
+        if (part < 0) {
+            return tp_fail(error, tp_status_from_errno(errno), "can't read %s: %s", reader->path,
+                           strerror(errno));
+        }
+        if (part == 0) {
+            break;
+        }
+        got += (size_t)part;
+    }
+    reader->stored.size = got;
+    return TP_OK;
+}
+
+static tp_status look_at_header(tp_reader *reader, tp_look *look, tp_error *error)
+{
+    tp_run_info run;
+    uint32_t size = 0;
+    tp_status status = read_bytes(reader, 0, TP_SEGMENT_HEADER_MAX, error);
+    if (status != TP_OK) {
+        return status;
+    }
+    status = tp_segment_header_get(reader->stored.data, reader->stored.size, &run, &size);
+    if (status == TP_ERR_VERSION) {
+        return fail_here(reader, error, status, "written by a newer version: segment header", 0);
+    }
+    if (status == TP_OK) {
+        reader->run = run;
+    }
+    *look = (tp_look){.behind = status == TP_OK ? size : 1, .wrong = "damaged segment header"};
+    return status;
+}
+
+/* TP_OK: a good frame (or segment header), its payload in reader->stored. TP_END: the file ends
+ * before it does. TP_ERR_CORRUPT: neither. Any other error stands for itself. */
+static tp_status look_here(tp_reader *reader, tp_look *look, tp_error *error)
+{
+    uint64_t offset = reader->at.offset;
+    struct stat info;
+    if (offset == 0) {
+        return look_at_header(reader, look, error);
+    }
+    tp_status status = read_bytes(reader, offset, TP_FRAME_HEADER_SIZE, error);
+    if (status != TP_OK) {
+        return status;
+    }
+    if (reader->stored.size < TP_FRAME_HEADER_SIZE) {
+        return TP_END;
+    }
+    *look = (tp_look){.behind = offset + 1, .wrong = "damaged frame"};
+    if (!tp_frame_get(reader->stored.data, offset, &look->frame)) {
+        return TP_ERR_CORRUPT;
+    }
+    look->behind = offset + TP_FRAME_HEADER_SIZE + look->frame.stored_size;
+    if (fstat(reader->fd, &info) != 0 || (uint64_t)info.st_size < look->behind) {
+        return TP_END;
+    }
+    status = read_bytes(reader, offset + TP_FRAME_HEADER_SIZE, look->frame.stored_size, error);
+    if (status != TP_OK) {
+        return status;
+    }
+    if (reader->stored.size < look->frame.stored_size) {
+        return TP_END; /* the writer has just cut it off */
+    }
+    return tp_crc32c(0, reader->stored.data, reader->stored.size) == look->frame.payload_crc
+               ? TP_OK
+               : TP_ERR_CORRUPT;
+}
+
+/* The first frame header that checks, from this offset on. TP_END: none. */
+static tp_status find_frame(tp_reader *reader, uint64_t from, uint64_t *found, tp_error *error)
+{
+    for (;;) {
+        tp_frame frame;
+        tp_status status = read_bytes(reader, from, SCAN_SIZE, error);
+        if (status != TP_OK) {
+            return status;
+        }
+        if (reader->stored.size < TP_FRAME_HEADER_SIZE) {
+            return TP_END;
+        }
+        size_t starts = reader->stored.size - TP_FRAME_HEADER_SIZE + 1;
+        for (size_t i = 0; i < starts; i++) {
+            if (tp_frame_get(reader->stored.data + i, from + i, &frame)) {
+                *found = from + i;
+                return TP_OK;
+            }
+        }
+        from += starts;
+    }
+}
+
+static tp_status enter(tp_reader *reader, uint64_t segment, tp_error *error)
+{
+    char path[TP_PATH_MAX];
+    tp_status status = tp_segment_path(path, reader->folder, segment);
+    if (status != TP_OK) {
+        return tp_fail(error, status, "path is too long: %.100s", reader->folder);
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return tp_fail(error, tp_status_from_errno(errno), "can't open %s: %s", path,
+                       strerror(errno));
+    }
+    tp_file_close(reader->fd);
+    reader->fd = fd;
+    memcpy(reader->path, path, sizeof path);
+    reader->at = (tp_position){segment, 0};
+    tp_definitions_begin(&reader->definitions);
+    return TP_OK;
+}
+
+/* Looks until there is a good frame at the reader's place, steps over what lies in front of it, and
+ * goes to the next segment at the end of one. TP_ERR_CORRUPT: stepped over damage. */
+static tp_status look(tp_reader *reader, tp_look *seen, tp_error *error)
+{
+    uint64_t next = 0;
+    uint64_t last;
+    bool looked_again = false; /* after something behind the frame was seen */
+    for (;;) {
+        tp_status status = look_here(reader, seen, error);
+        if (status == TP_ERR_CORRUPT) {
+            uint64_t found = 0;
+            status = find_frame(reader, seen->behind, &found, error);
+            if (status == TP_OK && looked_again) {
+                status = fail_here(reader, error, TP_ERR_CORRUPT, seen->wrong, reader->at.offset);
+                reader->at.offset = found;
+                return status;
+            }
+            if (status == TP_OK) {
+                /* The writer may have gone on between the two looks. What lies before a good frame
+                 * is final, so the next look decides. */
+                looked_again = true;
+                continue;
+            }
+        }
+        if (status != TP_END) {
+            return status;
+        }
+        if (next > reader->at.segment) {
+            /* Final as well: the writer never returns to a segment that has a successor. */
+            status = enter(reader, next, error);
+            if (status != TP_OK) {
+                return status;
+            }
+            looked_again = false;
+            continue;
+        }
+        status = tp_segment_find(reader->folder, reader->at.segment + 1, &next, &last);
+        if (status == TP_ERR_NOTFOUND) {
+            return TP_END;
+        }
+        if (status != TP_OK) {
+            return tp_fail(error, status, "can't list %s", reader->folder);
+        }
+    }
+}
+
+/* Unpacks the frame that was seen and steps behind it. *type: TP_ITEM_…; 0: nothing to hand out. */
+static tp_status take(tp_reader *reader, const tp_look *seen, tp_batch *batch, uint32_t *type,
+                      tp_error *error)
+{
+    tp_status status = TP_OK;
+    *type = 0;
+    *batch = (tp_batch){.step = seen->frame.step,
+                        .rank = reader->run.rank,
+                        .attempt = reader->run.attempt,
+                        .pp_stage = -1};
+    bool wanted = seen->frame.type >= TP_FRAME_DEFINITIONS && seen->frame.type <= TP_FRAME_ALERTS;
+    if (wanted) {
+        status =
+            tp_frame_unpack(&seen->frame, reader->stored.data, reader->unpacker, &reader->payload);
+    }
+    if (wanted && status == TP_OK) {
+        switch (seen->frame.type) {
+        case TP_FRAME_DEFINITIONS:
+            status = tp_definitions_get(&reader->definitions, &reader->payload);
+            break;
+        case TP_FRAME_BATCH:
+            status = tp_records_get_batch(&reader->payload, batch, &reader->records);
+            *type = TP_ITEM_BATCH;
+            break;
+        default:
+            status = tp_records_get_alerts(&reader->payload, batch, &reader->records);
+            *type = TP_ITEM_ALERTS;
+            break;
+        }
+    } else if (seen->frame.type == TP_FRAME_CLOSE) {
+        *type = TP_ITEM_CLOSE;
+    }
+    if (status == TP_ERR_NOMEM) {
+        return tp_fail(error, status, "no memory to read %s", reader->path);
+    }
+    if (status != TP_OK) {
+        fail_here(reader, error, status, "frame with senseless content", reader->at.offset);
+    }
+    reader->at.offset = seen->behind;
+    return status;
+}
+
+tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error)
+{
+    tp_look seen;
+    uint64_t first;
+    uint64_t last;
+    tp_reader *reader = tp_calloc(1, sizeof *reader);
+    if (reader == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory to open a journal");
+    }
+    reader->fd = -1;
+    tp_status status = tp_path_join(reader->folder, directory, "journal");
+    if (status != TP_OK) {
+        tp_fail(error, status, "path is too long: %.100s", directory);
+        goto fail;
+    }
+    status = tp_segment_find(reader->folder, 0, &first, &last);
+    if (status == TP_ERR_NOTFOUND) {
+        snprintf(reader->folder, sizeof reader->folder, "%s", directory);
+        status = tp_segment_find(reader->folder, 0, &first, &last);
+    }
+    if (status != TP_OK) {
+        tp_fail(error, status, status == TP_ERR_NOTFOUND ? "%s holds no journal" : "can't list %s",
+                directory);
+        goto fail;
+    }
+    reader->unpacker = ZSTD_createDCtx();
+    if (reader->unpacker == NULL) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory to open a journal");
+        goto fail;
+    }
+    status = enter(reader, first, error);
+    if (status != TP_OK) {
+        goto fail;
+    }
+    status = look(reader, &seen, error);
+    if (status == TP_END) {
+        status = tp_fail(error, TP_ERR_NOTFOUND, "%s holds no journal yet", directory);
+    }
+    if (status != TP_OK && status != TP_ERR_CORRUPT) {
+        goto fail;
+    }
+    reader->at.offset = 0; /* reading begins with the header, and reports its damage */
+    *out = reader;
+    return TP_OK;
+fail:
+    tp_reader_close(&reader);
+    return status;
+}
+
+tp_status tp_reader_seek(tp_reader *reader, tp_position position, tp_error *error)
+{
+    tp_look seen;
+    tp_batch batch;
+    uint32_t type;
+    tp_status status = enter(reader, position.segment, error);
+    if (status == TP_ERR_NOTFOUND) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "%s has no segment %llu", reader->folder,
+                       (unsigned long long)position.segment);
+    }
+    while (status == TP_OK && reader->at.offset < position.offset) {
+        status = look_here(reader, &seen, error);
+        if (status == TP_ERR_CORRUPT) {
+            status = find_frame(reader, seen.behind, &reader->at.offset, error);
+        } else if (status == TP_OK && seen.frame.type == TP_FRAME_DEFINITIONS) {
+            status = take(reader, &seen, &batch, &type, error);
+            status = status == TP_ERR_CORRUPT ? TP_OK : status;
+        } else if (status == TP_OK) {
+            reader->at.offset = seen.behind;
+        }
+    }
+    if (status == TP_END || (status == TP_OK && reader->at.offset != position.offset)) {
+        status = fail_here(reader, error, TP_ERR_ARGUMENT, "no frame begins", position.offset);
+    }
+    if (status != TP_OK) {
+        reader->at.offset = 0;
+    }
+    return status;
+}
+
+tp_status tp_reader_next(tp_reader *reader, tp_item *item, tp_error *error)
+{
+    tp_look seen;
+    for (;;) {
+        tp_status status = look(reader, &seen, error);
+        if (status != TP_OK) {
+            return status;
+        }
+        if (reader->at.offset == 0) {
+            reader->at.offset = seen.behind;
+            continue;
+        }
+        *item = (tp_item){0};
+        status = take(reader, &seen, &item->batch, &item->type, error);
+        if (status != TP_OK || item->type != 0) {
+            item->position = reader->at;
+            return status;
+        }
+    }
+}
+
+const tp_run_info *tp_reader_run(const tp_reader *reader)
+{
+    return &reader->run;
+}
+
+const tp_key *tp_reader_key(const tp_reader *reader, uint32_t key)
+{
+    return tp_definitions_key(&reader->definitions, key);
+}
+
+uint32_t tp_reader_key_count(const tp_reader *reader)
+{
+    return reader->definitions.keys.count;
+}
+
+const int64_t *tp_reader_shape(const tp_reader *reader, uint32_t shape, uint32_t *ndim)
+{
+    return tp_definitions_shape(&reader->definitions, shape, ndim);
+}
+
+void tp_reader_close(tp_reader **reader)
+{
+    tp_reader *closing = *reader;
+    if (closing == NULL) {
+        return;
+    }
+    tp_file_close(closing->fd);
+    ZSTD_freeDCtx(closing->unpacker);
+    tp_definitions_free(&closing->definitions);
+    tp_buf_free(&closing->stored);
+    tp_buf_free(&closing->payload);
+    tp_buf_free(&closing->records);
+    tp_free(closing);
+    *reader = NULL;
+}

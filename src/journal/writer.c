@@ -1,1 +1,267 @@
-/* not written yet */ typedef int tp_unwritten;
+#include "journal/writer.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "journal/definitions.h"
+#include "journal/frame.h"
+#include "journal/records.h"
+
+struct tp_journal {
+    char folder[TP_PATH_MAX];
+    char path[TP_PATH_MAX]; /* of the segment */
+    tp_run_info run;
+    const tp_registry *registry;
+    uint64_t segment_bytes;
+    uint64_t bytes;  /* since open */
+    tp_position end; /* of what has been written */
+    uint64_t segment;
+    uint64_t size;   /* of the segment up to its last good frame */
+    int fd;          /* -1: the next append begins a new segment */
+    uint32_t keys;   /* defined in this segment */
+    uint32_t shapes; /* likewise */
+    ZSTD_CCtx *packer;
+    tp_buf payload;
+    tp_buf out; /* what one append writes */
+};
+
+/* Opens an empty file for the segment behind the present one; skips what others have left there. */
+static tp_status open_segment(tp_journal *journal, tp_error *error)
+{
+    for (uint64_t size = 1; size > 0; journal->segment++) {
+        tp_status status = tp_segment_path(journal->path, journal->folder, journal->segment);
+        if (status != TP_OK) {
+            return tp_fail(error, status, "path is too long: %.100s", journal->folder);
+        }
+        status = tp_file_append(journal->path, &journal->fd, &size, error);
+        if (status != TP_OK) {
+            return status;
+        }
+        if (size > 0) {
+            tp_file_close(journal->fd);
+            journal->fd = -1;
+        }
+    }
+    journal->segment--;
+    journal->size = 0;
+    journal->keys = 0;
+    journal->shapes = 0;
+    return TP_OK;
+}
+
+static void leave_segment(tp_journal *journal)
+{
+    tp_file_close(journal->fd);
+    journal->fd = -1;
+    journal->segment++;
+}
+
+/* Writes journal->out in one piece. A failure leaves no trace: what got into the file is cut off,
+ * and if even that fails the file is left to its torn tail, which readers ignore once a later
+ * segment is there. */
+static tp_status write_out(tp_journal *journal, tp_error *error)
+{
+    if (journal->out.failed) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory to append to %s", journal->path);
+    }
+    tp_status status =
+        tp_file_write(journal->fd, journal->path, journal->out.data, journal->out.size, error);
+    if (status != TP_OK) {
+        if (tp_file_truncate(journal->fd, journal->path, journal->size, NULL) != TP_OK) {
+            leave_segment(journal);
+        }
+        return status;
+    }
+    journal->size += journal->out.size;
+    journal->bytes += journal->out.size;
+    journal->end = (tp_position){journal->segment, journal->size};
+    return TP_OK;
+}
+
+/* Puts journal->payload behind what out holds already. */
+static tp_status put_frame(tp_journal *journal, uint32_t type, uint64_t step, tp_error *error)
+{
+    if (journal->payload.failed) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory to append to %s", journal->path);
+    }
+    tp_status status = tp_frame_put(&journal->out, type, step, journal->size + journal->out.size,
+                                    &journal->payload, journal->packer);
+    if (status != TP_OK) {
+        return tp_fail(error, status, "step %llu is too large for a journal: %zu bytes",
+                       (unsigned long long)step, journal->payload.size);
+    }
+    return TP_OK;
+}
+
+/* A full segment ends in a mark, so that damage to its last step shows. When the mark can't be
+ * written, the segment ends without: the journal itself is not worse for it. */
+static void end_segment(tp_journal *journal)
+{
+    tp_buf_clear(&journal->out);
+    tp_buf_clear(&journal->payload);
+    if (put_frame(journal, TP_FRAME_CONTINUED, 0, NULL) == TP_OK) {
+        (void)write_out(journal, NULL);
+    }
+    if (journal->fd >= 0) {
+        leave_segment(journal);
+    }
+}
+
+/* Begins an append in out: a header when the segment is new, then definitions that it lacks. */
+static tp_status begin(tp_journal *journal, uint32_t keys, uint32_t shapes, uint64_t step,
+                       tp_error *error)
+{
+    if (journal->fd >= 0 && journal->size >= journal->segment_bytes) {
+        end_segment(journal);
+    }
+    if (journal->fd < 0) {
+        tp_status status = open_segment(journal, error);
+        if (status != TP_OK) {
+            return status;
+        }
+    }
+    tp_buf_clear(&journal->out);
+    if (journal->size == 0) {
+        tp_segment_header_put(&journal->out, &journal->run, journal->segment);
+    }
+    if (journal->keys < keys || journal->shapes < shapes) {
+        tp_buf_clear(&journal->payload);
+        tp_definitions_put(&journal->payload, journal->registry, journal->keys, keys,
+                           journal->shapes, shapes);
+        return put_frame(journal, TP_FRAME_DEFINITIONS, step, error);
+    }
+    return TP_OK;
+}
+
+/* One append: all that is known by now is defined in front of the frame, whose payload `fill`
+ * makes. */
+static tp_status append(tp_journal *journal, uint32_t type, uint64_t step,
+                        void (*fill)(tp_buf *payload, const tp_batch *batch), const tp_batch *batch,
+                        tp_error *error)
+{
+    uint32_t keys = tp_registry_key_count(journal->registry);
+    uint32_t shapes = tp_registry_shape_count(journal->registry);
+    tp_status status = begin(journal, keys, shapes, step, error);
+    if (status != TP_OK) {
+        return status;
+    }
+    tp_buf_clear(&journal->payload);
+    fill(&journal->payload, batch);
+    status = put_frame(journal, type, step, error);
+    if (status == TP_OK) {
+        status = write_out(journal, error);
+    }
+    if (status == TP_OK) {
+        journal->keys = keys;
+        journal->shapes = shapes;
+    }
+    return status;
+}
+
+tp_status tp_journal_open(tp_journal **out, const char *directory, const tp_run_info *run,
+                          const tp_registry *registry, uint64_t segment_bytes, tp_error *error)
+{
+    uint64_t next;
+    uint64_t last;
+    tp_journal *journal = tp_calloc(1, sizeof *journal);
+    if (journal == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory to open a journal");
+    }
+    journal->run = *run;
+    journal->registry = registry;
+    journal->segment_bytes = segment_bytes != 0 ? segment_bytes : TP_JOURNAL_SEGMENT_BYTES;
+    journal->fd = -1;
+    tp_status status = tp_path_join(journal->folder, directory, "journal");
+    if (status != TP_OK) {
+        tp_fail(error, status, "path is too long: %.100s", directory);
+        goto fail;
+    }
+    status = tp_dir_make(journal->folder, error);
+    if (status != TP_OK) {
+        goto fail;
+    }
+    status = tp_segment_find(journal->folder, 0, &next, &last);
+    if (status == TP_OK) {
+        journal->segment = last + 1;
+    } else if (status != TP_ERR_NOTFOUND) {
+        tp_fail(error, status, "can't list %s", journal->folder);
+        goto fail;
+    }
+    journal->packer = ZSTD_createCCtx();
+    if (journal->packer == NULL) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory to open a journal");
+        goto fail;
+    }
+    status = begin(journal, 0, 0, 0, error);
+    if (status != TP_OK) {
+        goto fail;
+    }
+    status = write_out(journal, error);
+    if (status != TP_OK) {
+        goto fail;
+    }
+    *out = journal;
+    return TP_OK;
+fail:
+    tp_file_close(journal->fd);
+    ZSTD_freeCCtx(journal->packer);
+    tp_buf_free(&journal->payload);
+    tp_buf_free(&journal->out);
+    tp_free(journal);
+    return status;
+}
+
+static void fill_batch(tp_buf *payload, const tp_batch *batch)
+{
+    tp_records_put_batch(payload, batch);
+}
+
+static void fill_alerts(tp_buf *payload, const tp_batch *alerts)
+{
+    tp_records_put_alerts(payload, alerts->records, alerts->count);
+}
+
+static void fill_nothing(tp_buf *payload, const tp_batch *batch)
+{
+    (void)payload;
+    (void)batch;
+}
+
+tp_status tp_journal_append_batch(tp_journal *journal, const tp_batch *batch, tp_error *error)
+{
+    return append(journal, TP_FRAME_BATCH, batch->step, fill_batch, batch, error);
+}
+
+tp_status tp_journal_append_alerts(tp_journal *journal, uint64_t step, const tp_record *alerts,
+                                   uint64_t count, tp_error *error)
+{
+    const tp_batch batch = {.step = step, .count = count, .records = alerts};
+    return append(journal, TP_FRAME_ALERTS, step, fill_alerts, &batch, error);
+}
+
+tp_position tp_journal_position(const tp_journal *journal)
+{
+    return journal->end;
+}
+
+uint64_t tp_journal_bytes(const tp_journal *journal)
+{
+    return journal->bytes;
+}
+
+tp_status tp_journal_close(tp_journal **journal, tp_error *error)
+{
+    tp_journal *closing = *journal;
+    if (closing == NULL) {
+        return TP_OK;
+    }
+    tp_status status = append(closing, TP_FRAME_CLOSE, 0, fill_nothing, NULL, error);
+    tp_file_close(closing->fd);
+    ZSTD_freeCCtx(closing->packer);
+    tp_buf_free(&closing->payload);
+    tp_buf_free(&closing->out);
+    tp_free(closing);
+    *journal = NULL;
+    return status;
+}

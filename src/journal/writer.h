@@ -24,7 +24,7 @@ tp_status tp_journal_append_batch(tp_journal *journal, const tp_batch *batch, tp
 tp_status tp_journal_append_alerts(tp_journal *journal, uint64_t step, const tp_record *alerts,
                                    uint64_t count, tp_error *error);
 
-/* Where the next frame will be. */
+/* Behind the last frame: a reader that goes on from here finds the next one. */
 tp_position tp_journal_position(const tp_journal *journal);
 
 /* Bytes written since open. */

@@ -1,0 +1,145 @@
+#include "journal/records.h"
+
+#include <string.h>
+
+#define RECORD_SIZE 192u
+#define BATCH_HEADER_SIZE 104u
+#define ALERTS_HEADER_SIZE 16u
+
+/* Records that stay in the first-level cache while their bytes are dealt out. */
+#define TILE 64u
+
+_Static_assert(sizeof(tp_record) == RECORD_SIZE, "a record is three cache lines");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "records are stored as they lie in memory");
+
+static void put_records(tp_buf *out, const tp_record *records, uint64_t count)
+{
+    if (count > SIZE_MAX / RECORD_SIZE) {
+        out->failed = true;
+        return;
+    }
+    uint8_t *planes = tp_buf_extend(out, count * RECORD_SIZE);
+    if (planes == NULL) {
+        return;
+    }
+    const uint8_t *bytes = (const uint8_t *)records;
+    for (uint64_t tile = 0; tile < count; tile += TILE) {
+        uint64_t end = count - tile < TILE ? count : tile + TILE;
+        for (uint32_t p = 0; p < RECORD_SIZE; p++) {
+            for (uint64_t i = tile; i < end; i++) {
+                planes[p * count + i] = bytes[i * RECORD_SIZE + p];
+            }
+        }
+    }
+}
+
+/* record_size may exceed ours: a later version's further fields are left out. */
+static tp_status get_records(const uint8_t *planes, uint64_t size, uint32_t record_size,
+                             uint64_t count, tp_buf *records)
+{
+    tp_buf_clear(records);
+    if (record_size < RECORD_SIZE || count > size / record_size) {
+        return TP_ERR_CORRUPT;
+    }
+    if (count == 0) {
+        return TP_OK;
+    }
+    uint8_t *bytes = tp_buf_extend(records, count * RECORD_SIZE);
+    if (bytes == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    for (uint64_t tile = 0; tile < count; tile += TILE) {
+        uint64_t end = count - tile < TILE ? count : tile + TILE;
+        for (uint32_t p = 0; p < RECORD_SIZE; p++) {
+            for (uint64_t i = tile; i < end; i++) {
+                bytes[i * RECORD_SIZE + p] = planes[p * count + i];
+            }
+        }
+    }
+    return TP_OK;
+}
+
+void tp_records_put_batch(tp_buf *out, const tp_batch *batch)
+{
+    tp_buf_put_u32(out, BATCH_HEADER_SIZE);
+    tp_buf_put_u32(out, RECORD_SIZE);
+    tp_buf_put_u64(out, batch->step);
+    tp_buf_put_u32(out, batch->rank);
+    tp_buf_put_u32(out, batch->attempt);
+    tp_buf_put_u32(out, (uint32_t)batch->pp_stage);
+    tp_buf_put_u32(out, batch->flags);
+    tp_buf_put_u32(out, batch->micro_steps);
+    tp_buf_put_u32(out, batch->unfilled);
+    tp_buf_put_u64(out, batch->begin_ns);
+    tp_buf_put_u64(out, batch->end_ns);
+    tp_buf_put_u64(out, (uint64_t)batch->wall_ns);
+    tp_buf_put_u64(out, batch->hook_ns);
+    tp_buf_put_u64(out, batch->wait_ns);
+    tp_buf_put_u64(out, batch->writer_ns);
+    tp_buf_put_u64(out, batch->errors);
+    tp_buf_put_u64(out, batch->count);
+    if ((batch->flags & TP_BATCH_GAP) == 0) {
+        put_records(out, batch->records, batch->count);
+    }
+}
+
+void tp_records_put_alerts(tp_buf *out, const tp_record *alerts, uint64_t count)
+{
+    tp_buf_put_u32(out, ALERTS_HEADER_SIZE);
+    tp_buf_put_u32(out, RECORD_SIZE);
+    tp_buf_put_u64(out, count);
+    put_records(out, alerts, count);
+}
+
+tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *records)
+{
+    const uint8_t *p = payload->data;
+    if (payload->size < BATCH_HEADER_SIZE) {
+        return TP_ERR_CORRUPT;
+    }
+    uint32_t header_size = tp_get_u32(p);
+    if (header_size < BATCH_HEADER_SIZE || header_size > payload->size) {
+        return TP_ERR_CORRUPT;
+    }
+    batch->step = tp_get_u64(p + 8);
+    batch->rank = tp_get_u32(p + 16);
+    batch->attempt = tp_get_u32(p + 20);
+    batch->pp_stage = (int32_t)tp_get_u32(p + 24);
+    batch->flags = tp_get_u32(p + 28);
+    batch->micro_steps = tp_get_u32(p + 32);
+    batch->unfilled = tp_get_u32(p + 36);
+    batch->begin_ns = tp_get_u64(p + 40);
+    batch->end_ns = tp_get_u64(p + 48);
+    batch->wall_ns = (int64_t)tp_get_u64(p + 56);
+    batch->hook_ns = tp_get_u64(p + 64);
+    batch->wait_ns = tp_get_u64(p + 72);
+    batch->writer_ns = tp_get_u64(p + 80);
+    batch->errors = tp_get_u64(p + 88);
+    batch->count = tp_get_u64(p + 96);
+    batch->records = NULL;
+    if ((batch->flags & TP_BATCH_GAP) != 0) {
+        return TP_OK;
+    }
+    tp_status status = get_records(p + header_size, payload->size - header_size, tp_get_u32(p + 4),
+                                   batch->count, records);
+    batch->records = (const tp_record *)(const void *)records->data;
+    return status;
+}
+
+tp_status tp_records_get_alerts(const tp_buf *payload, tp_batch *batch, tp_buf *records)
+{
+    const uint8_t *p = payload->data;
+    if (payload->size < ALERTS_HEADER_SIZE) {
+        return TP_ERR_CORRUPT;
+    }
+    uint32_t header_size = tp_get_u32(p);
+    if (header_size < ALERTS_HEADER_SIZE || header_size > payload->size) {
+        return TP_ERR_CORRUPT;
+    }
+    batch->count = tp_get_u64(p + 8);
+    tp_status status = get_records(p + header_size, payload->size - header_size, tp_get_u32(p + 4),
+                                   batch->count, records);
+    batch->records = (const tp_record *)(const void *)records->data;
+    return status;
+}
