@@ -1,7 +1,510 @@
+/* The kernels with AVX2, FMA and F16C. kernel_scalar.c says what they compute. */
 #include "stats/kernels.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* dtype and clean are constants in every caller, so that the branches on them disappear. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* Loops over the vectors of a group must vanish, for their arrays to live in registers. */
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 4")
+#endif
+
+/* Bytes between a load and the prefetch made with it: the hardware's own prefetcher stops at the
+ * end of a 4 KiB page. */
+#define AHEAD 2048
+
+/* 16 lanes of f64: vector v holds lanes 4v to 4v + 3. */
+typedef struct lanes {
+    __m256d v[4];
+} lanes;
+
+/* 16 floats: vector v holds elements 8v to 8v + 7. */
+typedef struct floats {
+    __m256 v[2];
+} floats;
+
+typedef struct sums {
+    lanes sum;
+    lanes sum_abs;
+    lanes sum_sq;
+} sums;
+
+/* Counts per 32-bit lane (f64: per 64-bit lane). */
+typedef struct counts {
+    __m256i nan;
+    __m256i pos_inf;
+    __m256i neg_inf;
+    __m256i zeros;
+    __m256i subnormal;
+} counts;
+
+INLINE __m256d abs_pd(__m256d x)
+{
+    return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x);
+}
+
+INLINE __m256 abs_ps(__m256 x)
+{
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), x);
+}
+
+INLINE lanes lanes_all(double x)
+{
+    const __m256d all = _mm256_set1_pd(x);
+    return (lanes){{all, all, all, all}};
+}
+
+INLINE double lanes_sum(const lanes *x)
+{
+    const __m256d four =
+        _mm256_add_pd(_mm256_add_pd(x->v[0], x->v[2]), _mm256_add_pd(x->v[1], x->v[3]));
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+INLINE lanes widen(const floats *x)
+{
+    return (lanes){{_mm256_cvtps_pd(_mm256_castps256_ps128(x->v[0])),
+                    _mm256_cvtps_pd(_mm256_extractf128_ps(x->v[0], 1)),
+                    _mm256_cvtps_pd(_mm256_castps256_ps128(x->v[1])),
+                    _mm256_cvtps_pd(_mm256_extractf128_ps(x->v[1], 1))}};
+}
+
+/* The square of a float is exact in f64, so that rounding once or twice is the same; the square of
+ * a double is rounded before it is added. */
+INLINE void add_lanes(sums *s, const lanes *x, bool exact)
+{
+    UNROLL
+    for (int v = 0; v < 4; v++) {
+        const __m256d y = x->v[v];
+        s->sum.v[v] = _mm256_add_pd(s->sum.v[v], y);
+        s->sum_abs.v[v] = _mm256_add_pd(s->sum_abs.v[v], abs_pd(y));
+        s->sum_sq.v[v] = exact ? _mm256_fmadd_pd(y, y, s->sum_sq.v[v])
+                               : _mm256_add_pd(s->sum_sq.v[v], _mm256_mul_pd(y, y));
+    }
+}
+
+INLINE uint64_t total32(__m256i counter)
+{
+    uint32_t part[8];
+    uint64_t sum = 0;
+    _mm256_storeu_si256((__m256i *)part, counter);
+    for (int i = 0; i < 8; i++) {
+        sum += part[i];
+    }
+    return sum;
+}
+
+INLINE uint64_t total64(__m256i counter)
+{
+    uint64_t part[4];
+    _mm256_storeu_si256((__m256i *)part, counter);
+    return part[0] + part[1] + part[2] + part[3];
+}
+
+INLINE uint64_t total(__m256i counter, bool wide)
+{
+    return wide ? total64(counter) : total32(counter);
+}
+
+INLINE void store(const sums *s, const counts *c, double min, double max, bool wide, bool clean,
+                  tp_block *out)
+{
+    out->nan = clean ? 0 : total(c->nan, wide);
+    out->pos_inf = clean ? 0 : total(c->pos_inf, wide);
+    out->neg_inf = clean ? 0 : total(c->neg_inf, wide);
+    out->zeros = total(c->zeros, wide);
+    out->subnormal = total(c->subnormal, wide);
+    out->min = min + 0.0; /* -0 becomes +0 */
+    out->max = max + 0.0;
+    out->sum = lanes_sum(&s->sum);
+    out->sum_abs = lanes_sum(&s->sum_abs);
+    out->sum_sq = lanes_sum(&s->sum_sq);
+}
+
+INLINE floats load_floats(uint32_t dtype, const uint8_t *data)
+{
+    floats x;
+    UNROLL
+    for (int v = 0; v < 2; v++) {
+        if (dtype == TP_F32) {
+            x.v[v] = _mm256_loadu_ps((const float *)(const void *)(data + 32 * v));
+        } else {
+            const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)(data + 16 * v));
+            x.v[v] = dtype == TP_F16
+                         ? _mm256_cvtph_ps(half)
+                         : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+        }
+    }
+    return x;
+}
+
+INLINE lanes load_doubles(const uint8_t *data)
+{
+    lanes x;
+    UNROLL
+    for (int v = 0; v < 4; v++) {
+        x.v[v] = _mm256_loadu_pd((const double *)(const void *)(data + 32 * v));
+    }
+    return x;
+}
+
+INLINE size_t size_of(uint32_t dtype)
+{
+    return dtype == TP_F64 ? 8 : dtype == TP_F32 ? 4 : 2;
+}
+
+INLINE void prefetch(const uint8_t *at, size_t size)
+{
+    for (size_t line = 0; line < TP_LANES * size; line += 64) {
+        _mm_prefetch((const char *)at + AHEAD + line, _MM_HINT_T0);
+    }
+}
+
+/* The last group of a block: its `left` elements, then zeros. */
+INLINE const uint8_t *pad(uint8_t group[TP_LANES * sizeof(double)], const uint8_t *data,
+                          size_t left, size_t size)
+{
+    memset(group, 0, TP_LANES * sizeof(double));
+    memcpy(group, data, left * size);
+    return group;
+}
+
+/* Which of the elements v * 8 to v * 8 + 7 are among the first `left`. */
+INLINE __m256i valid32(size_t left, int v)
+{
+    const __m256i index =
+        _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(8 * v));
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)left), index);
+}
+
+INLINE __m256i valid64(size_t left, int v)
+{
+    const __m256i index =
+        _mm256_add_epi64(_mm256_setr_epi64x(0, 1, 2, 3), _mm256_set1_epi64x(4 * v));
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x((long long)left), index);
+}
+
+typedef struct pass32 {
+    sums s;
+    counts c;
+    __m256 min;
+    __m256 max;
+    __m256 eps;
+    __m256i normal;
+} pass32;
+
+INLINE __m256i count32(__m256i counter, __m256 elements, __m256i valid, bool full)
+{
+    const __m256i mask = _mm256_castps_si256(elements);
+    return _mm256_sub_epi32(counter, full ? mask : _mm256_and_si256(mask, valid));
+}
+
+/* left >= 16 in full groups, which is known at compile time. */
+INLINE void step32(pass32 *p, floats x, size_t left, bool full, bool clean)
+{
+    UNROLL
+    for (int v = 0; v < 2; v++) {
+        const __m256i valid = full ? _mm256_setzero_si256() : valid32(left, v);
+        const __m256 magnitude = abs_ps(x.v[v]);
+        const __m256i bits = _mm256_castps_si256(magnitude);
+        const __m256 below_eps = _mm256_cmp_ps(magnitude, p->eps, _CMP_LT_OQ);
+        p->c.zeros = count32(p->c.zeros, below_eps, valid, full);
+        /* The padding is 0 and thereby not subnormal. */
+        const __m256i subnormal = _mm256_and_si256(_mm256_cmpgt_epi32(bits, _mm256_setzero_si256()),
+                                                   _mm256_cmpgt_epi32(p->normal, bits));
+        p->c.subnormal = _mm256_sub_epi32(p->c.subnormal, subnormal);
+        __m256 low = x.v[v];
+        __m256 high = x.v[v];
+        if (!clean) {
+            const __m256 infinite = _mm256_set1_ps(INFINITY);
+            const __m256 minus = _mm256_set1_ps(-INFINITY);
+            const __m256 finite = _mm256_cmp_ps(magnitude, infinite, _CMP_LT_OQ);
+            const __m256 is_nan = _mm256_cmp_ps(x.v[v], x.v[v], _CMP_UNORD_Q);
+            const __m256 is_plus = _mm256_cmp_ps(x.v[v], infinite, _CMP_EQ_OQ);
+            const __m256 is_minus = _mm256_cmp_ps(x.v[v], minus, _CMP_EQ_OQ);
+            p->c.nan = count32(p->c.nan, is_nan, valid, true);
+            p->c.pos_inf = count32(p->c.pos_inf, is_plus, valid, true);
+            p->c.neg_inf = count32(p->c.neg_inf, is_minus, valid, true);
+            low = _mm256_blendv_ps(infinite, x.v[v], finite);
+            high = _mm256_blendv_ps(minus, x.v[v], finite);
+            x.v[v] = _mm256_and_ps(x.v[v], finite);
+        }
+        if (!full) {
+            const __m256 inside = _mm256_castsi256_ps(valid);
+            low = _mm256_blendv_ps(_mm256_set1_ps(INFINITY), low, inside);
+            high = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), high, inside);
+        }
+        p->min = _mm256_min_ps(p->min, low);
+        p->max = _mm256_max_ps(p->max, high);
+    }
+    const lanes wide = widen(&x);
+    add_lanes(&p->s, &wide, true);
+}
+
+INLINE double least32(__m256 x)
+{
+    __m128 four = _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    four = _mm_min_ps(four, _mm_movehl_ps(four, four));
+    return (double)_mm_cvtss_f32(_mm_min_ss(four, _mm_movehdup_ps(four)));
+}
+
+INLINE double most32(__m256 x)
+{
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return (double)_mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+
+INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
+                    const tp_bounds *bounds, tp_block *out)
+{
+    const size_t size = size_of(dtype);
+    pass32 p = {
+        .s = {lanes_all(0.0), lanes_all(0.0), lanes_all(0.0)},
+        .min = _mm256_set1_ps(INFINITY),
+        .max = _mm256_set1_ps(-INFINITY),
+        .eps = _mm256_set1_ps((float)bounds->eps),
+        .normal = _mm256_castps_si256(_mm256_set1_ps((float)bounds->normal)),
+    };
+    size_t i = 0;
+    for (; i + TP_LANES <= n; i += TP_LANES) {
+        prefetch(data + i * size, size);
+        step32(&p, load_floats(dtype, data + i * size), TP_LANES, true, clean);
+    }
+    if (i < n) {
+        uint8_t group[TP_LANES * sizeof(double)];
+        const floats x = load_floats(dtype, pad(group, data + i * size, n - i, size));
+        step32(&p, x, n - i, false, clean);
+    }
+    store(&p.s, &p.c, least32(p.min), most32(p.max), false, clean, out);
+}
+
+typedef struct pass64 {
+    sums s;
+    counts c;
+    __m256d min;
+    __m256d max;
+    __m256d eps;
+    __m256i normal;
+    __m256d scale;
+} pass64;
+
+INLINE __m256i count64(__m256i counter, __m256d elements, __m256i valid, bool full)
+{
+    const __m256i mask = _mm256_castpd_si256(elements);
+    return _mm256_sub_epi64(counter, full ? mask : _mm256_and_si256(mask, valid));
+}
+
+INLINE void step64(pass64 *p, lanes x, size_t left, bool full, bool clean)
+{
+    UNROLL
+    for (int v = 0; v < 4; v++) {
+        const __m256i valid = full ? _mm256_setzero_si256() : valid64(left, v);
+        const __m256d magnitude = abs_pd(x.v[v]);
+        const __m256i bits = _mm256_castpd_si256(magnitude);
+        const __m256d below_eps = _mm256_cmp_pd(magnitude, p->eps, _CMP_LT_OQ);
+        p->c.zeros = count64(p->c.zeros, below_eps, valid, full);
+        /* The padding is 0 and thereby not subnormal. */
+        const __m256i subnormal = _mm256_and_si256(_mm256_cmpgt_epi64(bits, _mm256_setzero_si256()),
+                                                   _mm256_cmpgt_epi64(p->normal, bits));
+        p->c.subnormal = _mm256_sub_epi64(p->c.subnormal, subnormal);
+        __m256d low = x.v[v];
+        __m256d high = x.v[v];
+        if (!clean) {
+            const __m256d infinite = _mm256_set1_pd(INFINITY);
+            const __m256d minus = _mm256_set1_pd(-INFINITY);
+            const __m256d finite = _mm256_cmp_pd(magnitude, infinite, _CMP_LT_OQ);
+            const __m256d is_nan = _mm256_cmp_pd(x.v[v], x.v[v], _CMP_UNORD_Q);
+            const __m256d is_plus = _mm256_cmp_pd(x.v[v], infinite, _CMP_EQ_OQ);
+            const __m256d is_minus = _mm256_cmp_pd(x.v[v], minus, _CMP_EQ_OQ);
+            p->c.nan = count64(p->c.nan, is_nan, valid, true);
+            p->c.pos_inf = count64(p->c.pos_inf, is_plus, valid, true);
+            p->c.neg_inf = count64(p->c.neg_inf, is_minus, valid, true);
+            low = _mm256_blendv_pd(infinite, x.v[v], finite);
+            high = _mm256_blendv_pd(minus, x.v[v], finite);
+            x.v[v] = _mm256_mul_pd(_mm256_and_pd(x.v[v], finite), p->scale);
+        }
+        if (!full) {
+            const __m256d inside = _mm256_castsi256_pd(valid);
+            low = _mm256_blendv_pd(_mm256_set1_pd(INFINITY), low, inside);
+            high = _mm256_blendv_pd(_mm256_set1_pd(-INFINITY), high, inside);
+        }
+        p->min = _mm256_min_pd(p->min, low);
+        p->max = _mm256_max_pd(p->max, high);
+    }
+    add_lanes(&p->s, &x, false);
+}
+
+INLINE double least64(__m256d x)
+{
+    const __m128d two = _mm_min_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_min_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+INLINE double most64(__m256d x)
+{
+    const __m128d two = _mm_max_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_max_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+INLINE void block64(bool clean, const uint8_t *data, size_t n, const tp_bounds *bounds,
+                    double scale, tp_block *out)
+{
+    pass64 p = {
+        .s = {lanes_all(0.0), lanes_all(0.0), lanes_all(0.0)},
+        .min = _mm256_set1_pd(INFINITY),
+        .max = _mm256_set1_pd(-INFINITY),
+        .eps = _mm256_set1_pd(bounds->eps),
+        .normal = _mm256_castpd_si256(_mm256_set1_pd(bounds->normal)),
+        .scale = _mm256_set1_pd(scale),
+    };
+    size_t i = 0;
+    for (; i + TP_LANES <= n; i += TP_LANES) {
+        prefetch(data + 8 * i, 8);
+        step64(&p, load_doubles(data + 8 * i), TP_LANES, true, clean);
+    }
+    if (i < n) {
+        uint8_t group[TP_LANES * sizeof(double)];
+        step64(&p, load_doubles(pad(group, data + 8 * i, n - i, 8)), n - i, false, clean);
+    }
+    store(&p.s, &p.c, least64(p.min), most64(p.max), true, clean, out);
+}
+
+INLINE lanes load_lanes(uint32_t dtype, const uint8_t *data)
+{
+    if (dtype == TP_F64) {
+        return load_doubles(data);
+    }
+    const floats x = load_floats(dtype, data);
+    return widen(&x);
+}
+
+INLINE void spread(uint32_t dtype, const uint8_t *data, size_t n, double scale, double pivot,
+                   double moments[2])
+{
+    const size_t size = size_of(dtype);
+    const __m256d times = _mm256_set1_pd(scale);
+    const __m256d from = _mm256_set1_pd(pivot);
+    const __m256d infinite = _mm256_set1_pd(INFINITY);
+    lanes sum = lanes_all(0.0);
+    lanes sum_sq = lanes_all(0.0);
+    for (size_t i = 0; i < n; i += TP_LANES) {
+        const uint8_t *at = data + i * size;
+        const size_t left = n - i;
+        uint8_t group[TP_LANES * sizeof(double)];
+        const lanes x = load_lanes(dtype, left < TP_LANES ? pad(group, at, left, size) : at);
+        UNROLL
+        for (int v = 0; v < 4; v++) {
+            const __m256d finite = _mm256_cmp_pd(abs_pd(x.v[v]), infinite, _CMP_LT_OQ);
+            const __m256d counted = _mm256_and_pd(finite, _mm256_castsi256_pd(valid64(left, v)));
+            const __m256d d =
+                _mm256_and_pd(_mm256_sub_pd(_mm256_mul_pd(x.v[v], times), from), counted);
+            sum.v[v] = _mm256_add_pd(sum.v[v], d);
+            sum_sq.v[v] = _mm256_add_pd(sum_sq.v[v], _mm256_mul_pd(d, d));
+        }
+    }
+    moments[0] = lanes_sum(&sum);
+    moments[1] = lanes_sum(&sum_sq);
+}
+
+INLINE size_t find(uint32_t dtype, const uint8_t *data, size_t n, double magnitude)
+{
+    const size_t size = size_of(dtype);
+    const __m256d wanted = _mm256_set1_pd(magnitude);
+    for (size_t i = 0; i < n; i += TP_LANES) {
+        const uint8_t *at = data + i * size;
+        const size_t left = n - i;
+        uint8_t group[TP_LANES * sizeof(double)];
+        const lanes x = load_lanes(dtype, left < TP_LANES ? pad(group, at, left, size) : at);
+        unsigned int found = 0;
+        UNROLL
+        for (int v = 0; v < 4; v++) {
+            const __m256d equal = _mm256_cmp_pd(abs_pd(x.v[v]), wanted, _CMP_EQ_OQ);
+            found |= (unsigned int)_mm256_movemask_pd(equal) << (4 * v);
+        }
+        if (found != 0) {
+            const size_t index = i + (size_t)__builtin_ctz(found);
+            return index < n ? index : n;
+        }
+    }
+    return n;
+}
+
+static void f64_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)
+{
+    block64(true, data, n, bounds, 1.0, out);
+}
+
+static void f64_masked(const void *data, size_t n, const tp_bounds *bounds, double scale,
+                       tp_block *out)
+{
+    block64(false, data, n, bounds, scale, out);
+}
+
+#define BLOCK32(type, TYPE)                                                                        \
+    static void type##_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)   \
+    {                                                                                              \
+        block32(TYPE, true, data, n, bounds, out);                                                 \
+    }                                                                                              \
+    static void type##_masked(const void *data, size_t n, const tp_bounds *bounds, double scale,   \
+                              tp_block *out)                                                       \
+    {                                                                                              \
+        (void)scale;                                                                               \
+        block32(TYPE, false, data, n, bounds, out);                                                \
+    }
+
+#define SPREAD_FIND(type, TYPE)                                                                    \
+    static void type##_spread(const void *data, size_t n, double scale, double pivot,              \
+                              double moments[2])                                                   \
+    {                                                                                              \
+        spread(TYPE, data, n, scale, pivot, moments);                                              \
+    }                                                                                              \
+    static size_t type##_find(const void *data, size_t n, double magnitude)                        \
+    {                                                                                              \
+        return find(TYPE, data, n, magnitude);                                                     \
+    }
+
+BLOCK32(f32, TP_F32)
+BLOCK32(f16, TP_F16)
+BLOCK32(bf16, TP_BF16)
+SPREAD_FIND(f64, TP_F64)
+SPREAD_FIND(f32, TP_F32)
+SPREAD_FIND(f16, TP_F16)
+SPREAD_FIND(bf16, TP_BF16)
+
+#define ROW(type)                                                                                  \
+    {                                                                                              \
+#type "_avx2", type##_clean, type##_masked, type##_spread, type##_find                     \
+    }
+
+static const tp_kernel table[] = {
+    [TP_F64] = ROW(f64),
+    [TP_F32] = ROW(f32),
+    [TP_F16] = ROW(f16),
+    [TP_BF16] = ROW(bf16),
+};
+
+const tp_kernel *tp_kernel_avx2(uint32_t dtype)
+{
+    return dtype > TP_DTYPE_NONE && dtype <= TP_BF16 ? &table[dtype] : NULL;
+}
+
+#else
 
 const tp_kernel *tp_kernel_avx2(uint32_t dtype)
 {
     (void)dtype;
     return NULL;
 }
+
+#endif

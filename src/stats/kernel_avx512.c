@@ -1,7 +1,391 @@
+/* The kernels with AVX-512 F, BW, DQ and VL. kernel_scalar.c says what they compute. */
 #include "stats/kernels.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdbool.h>
+
+/* dtype and clean are constants in every caller, so that the branches on them disappear. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* Bytes between a load and the prefetch made with it: the hardware's own prefetcher stops at the
+ * end of a 4 KiB page. */
+#define AHEAD 2048
+
+#define ALL 0xffff
+
+/* Lanes 0-7 and 8-15. */
+typedef struct lanes {
+    __m512d low;
+    __m512d high;
+} lanes;
+
+typedef struct sums {
+    lanes sum;
+    lanes sum_abs;
+    lanes sum_sq;
+} sums;
+
+/* Counts per 32-bit lane: a block has at most 256 groups of 16. */
+typedef struct counts {
+    __m512i nan;
+    __m512i pos_inf;
+    __m512i neg_inf;
+    __m512i zeros;
+    __m512i subnormal;
+} counts;
+
+INLINE lanes lanes_zero(void)
+{
+    return (lanes){_mm512_setzero_pd(), _mm512_setzero_pd()};
+}
+
+INLINE double lanes_sum(lanes x)
+{
+    const __m512d eight = _mm512_add_pd(x.low, x.high);
+    const __m256d four =
+        _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+INLINE lanes widen(__m512 x)
+{
+    return (lanes){_mm512_cvtps_pd(_mm512_castps512_ps256(x)),
+                   _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1))};
+}
+
+/* The square of a float is exact in f64, so that rounding once or twice is the same. */
+INLINE void add_floats(sums *s, lanes x)
+{
+    s->sum.low = _mm512_add_pd(s->sum.low, x.low);
+    s->sum.high = _mm512_add_pd(s->sum.high, x.high);
+    s->sum_abs.low = _mm512_add_pd(s->sum_abs.low, _mm512_abs_pd(x.low));
+    s->sum_abs.high = _mm512_add_pd(s->sum_abs.high, _mm512_abs_pd(x.high));
+    s->sum_sq.low = _mm512_fmadd_pd(x.low, x.low, s->sum_sq.low);
+    s->sum_sq.high = _mm512_fmadd_pd(x.high, x.high, s->sum_sq.high);
+}
+
+INLINE void add_doubles(sums *s, lanes x)
+{
+    s->sum.low = _mm512_add_pd(s->sum.low, x.low);
+    s->sum.high = _mm512_add_pd(s->sum.high, x.high);
+    s->sum_abs.low = _mm512_add_pd(s->sum_abs.low, _mm512_abs_pd(x.low));
+    s->sum_abs.high = _mm512_add_pd(s->sum_abs.high, _mm512_abs_pd(x.high));
+    s->sum_sq.low = _mm512_add_pd(s->sum_sq.low, _mm512_mul_pd(x.low, x.low));
+    s->sum_sq.high = _mm512_add_pd(s->sum_sq.high, _mm512_mul_pd(x.high, x.high));
+}
+
+INLINE __m512i count(__m512i counter, __mmask16 elements)
+{
+    return _mm512_mask_sub_epi32(counter, elements, counter, _mm512_set1_epi32(-1));
+}
+
+INLINE uint64_t total(__m512i counter)
+{
+    return (uint64_t)(uint32_t)_mm512_reduce_add_epi32(counter);
+}
+
+INLINE void store(const sums *s, const counts *c, double min, double max, bool clean, tp_block *out)
+{
+    out->nan = clean ? 0 : total(c->nan);
+    out->pos_inf = clean ? 0 : total(c->pos_inf);
+    out->neg_inf = clean ? 0 : total(c->neg_inf);
+    out->zeros = total(c->zeros);
+    out->subnormal = total(c->subnormal);
+    out->min = min + 0.0; /* -0 becomes +0 */
+    out->max = max + 0.0;
+    out->sum = lanes_sum(s->sum);
+    out->sum_abs = lanes_sum(s->sum_abs);
+    out->sum_sq = lanes_sum(s->sum_sq);
+}
+
+/* The first `left` of 16 elements. */
+INLINE __mmask16 first(size_t left)
+{
+    return left < TP_LANES ? (__mmask16)((1U << left) - 1) : (__mmask16)ALL;
+}
+
+/* f32, f16, bf16: 16 elements as floats; those outside valid are not read and become 0. */
+INLINE __m512 load_floats(uint32_t dtype, const uint8_t *data, size_t i, __mmask16 valid)
+{
+    if (dtype == TP_F32) {
+        return _mm512_maskz_loadu_ps(valid, data + 4 * i);
+    }
+    const __m256i half = _mm256_maskz_loadu_epi16(valid, data + 2 * i);
+    if (dtype == TP_F16) {
+        return _mm512_cvtph_ps(half);
+    }
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+INLINE lanes load_doubles(const uint8_t *data, size_t i, __mmask16 valid)
+{
+    return (lanes){_mm512_maskz_loadu_pd((__mmask8)valid, data + 8 * i),
+                   _mm512_maskz_loadu_pd((__mmask8)(valid >> 8), data + 8 * i + 64)};
+}
+
+INLINE void prefetch(const uint8_t *data, size_t i, size_t size)
+{
+    for (size_t line = 0; line < TP_LANES * size; line += 64) {
+        _mm_prefetch((const char *)data + i * size + AHEAD + line, _MM_HINT_T0);
+    }
+}
+
+typedef struct pass32 {
+    sums s;
+    counts c;
+    __m512 min;
+    __m512 max;
+    __m512 eps;
+    __m512i normal_less_1; /* bits of the smallest normal number, less 1 */
+} pass32;
+
+INLINE void step32(pass32 *p, __m512 x, __mmask16 valid, bool clean)
+{
+    const __m512 magnitude = _mm512_abs_ps(x);
+    const __m512i bits = _mm512_castps_si512(magnitude);
+    p->c.zeros = count(p->c.zeros, _mm512_mask_cmp_ps_mask(valid, magnitude, p->eps, _CMP_LT_OQ));
+    /* 0 < bits < normal in one comparison: 0 wraps round to the largest number. */
+    p->c.subnormal = count(
+        p->c.subnormal, _mm512_mask_cmplt_epu32_mask(
+                            valid, _mm512_sub_epi32(bits, _mm512_set1_epi32(1)), p->normal_less_1));
+    if (!clean) {
+        const __m512 infinite = _mm512_set1_ps(INFINITY);
+        const __mmask16 finite = _mm512_mask_cmp_ps_mask(valid, magnitude, infinite, _CMP_LT_OQ);
+        p->c.nan = count(p->c.nan, _mm512_mask_cmp_ps_mask(valid, x, x, _CMP_UNORD_Q));
+        p->c.pos_inf = count(p->c.pos_inf, _mm512_mask_cmp_ps_mask(valid, x, infinite, _CMP_EQ_OQ));
+        p->c.neg_inf = count(
+            p->c.neg_inf, _mm512_mask_cmp_ps_mask(valid, x, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ));
+        x = _mm512_maskz_mov_ps(finite, x);
+        valid = finite;
+    }
+    p->min = _mm512_mask_min_ps(p->min, valid, p->min, x);
+    p->max = _mm512_mask_max_ps(p->max, valid, p->max, x);
+    add_floats(&p->s, widen(x));
+}
+
+INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
+                    const tp_bounds *bounds, tp_block *out)
+{
+    const float normal = (float)bounds->normal;
+    pass32 p = {
+        .s = {lanes_zero(), lanes_zero(), lanes_zero()},
+        .min = _mm512_set1_ps(INFINITY),
+        .max = _mm512_set1_ps(-INFINITY),
+        .eps = _mm512_set1_ps((float)bounds->eps),
+        .normal_less_1 =
+            _mm512_sub_epi32(_mm512_castps_si512(_mm512_set1_ps(normal)), _mm512_set1_epi32(1)),
+    };
+    size_t i = 0;
+    for (; i + TP_LANES <= n; i += TP_LANES) {
+        prefetch(data, i, dtype == TP_F32 ? 4 : 2);
+        step32(&p, load_floats(dtype, data, i, ALL), ALL, clean);
+    }
+    if (i < n) {
+        const __mmask16 valid = first(n - i);
+        step32(&p, load_floats(dtype, data, i, valid), valid, clean);
+    }
+    store(&p.s, &p.c, (double)_mm512_reduce_min_ps(p.min), (double)_mm512_reduce_max_ps(p.max),
+          clean, out);
+}
+
+typedef struct pass64 {
+    sums s;
+    counts c;
+    lanes min;
+    lanes max;
+    __m512d eps;
+    __m512d scale;
+    __m512i normal_less_1;
+} pass64;
+
+/* Which of the 16 elements satisfy `x operator y`. A macro, for the operator must be a constant. */
+#define COMPARE(valid, x, y, operator)                                                             \
+    _mm512_kunpackb(_mm512_mask_cmp_pd_mask((__mmask8)((valid) >> 8), (x).high, (y), (operator)),  \
+                    _mm512_mask_cmp_pd_mask((__mmask8)(valid), (x).low, (y), (operator)))
+
+INLINE __mmask16 is_subnormal(lanes magnitude, __mmask16 valid, __m512i normal_less_1)
+{
+    const __m512i one = _mm512_set1_epi64(1);
+    const __m512i low = _mm512_sub_epi64(_mm512_castpd_si512(magnitude.low), one);
+    const __m512i high = _mm512_sub_epi64(_mm512_castpd_si512(magnitude.high), one);
+    return _mm512_kunpackb(
+        _mm512_mask_cmplt_epu64_mask((__mmask8)(valid >> 8), high, normal_less_1),
+        _mm512_mask_cmplt_epu64_mask((__mmask8)valid, low, normal_less_1));
+}
+
+INLINE void step64(pass64 *p, lanes x, __mmask16 valid, bool clean)
+{
+    const lanes magnitude = {_mm512_abs_pd(x.low), _mm512_abs_pd(x.high)};
+    p->c.zeros = count(p->c.zeros, COMPARE(valid, magnitude, p->eps, _CMP_LT_OQ));
+    p->c.subnormal = count(p->c.subnormal, is_subnormal(magnitude, valid, p->normal_less_1));
+    if (!clean) {
+        const __m512d infinite = _mm512_set1_pd(INFINITY);
+        const __mmask16 finite = COMPARE(valid, magnitude, infinite, _CMP_LT_OQ);
+        const __mmask16 not_nan = COMPARE(valid, magnitude, infinite, _CMP_LE_OQ);
+        p->c.nan = count(p->c.nan, (__mmask16)(valid & ~not_nan));
+        p->c.pos_inf = count(p->c.pos_inf, COMPARE(valid, x, infinite, _CMP_EQ_OQ));
+        p->c.neg_inf =
+            count(p->c.neg_inf, COMPARE(valid, x, _mm512_set1_pd(-INFINITY), _CMP_EQ_OQ));
+        x.low = _mm512_maskz_mov_pd((__mmask8)finite, x.low);
+        x.high = _mm512_maskz_mov_pd((__mmask8)(finite >> 8), x.high);
+        valid = finite;
+    }
+    const __mmask8 low = (__mmask8)valid;
+    const __mmask8 high = (__mmask8)(valid >> 8);
+    p->min.low = _mm512_mask_min_pd(p->min.low, low, p->min.low, x.low);
+    p->min.high = _mm512_mask_min_pd(p->min.high, high, p->min.high, x.high);
+    p->max.low = _mm512_mask_max_pd(p->max.low, low, p->max.low, x.low);
+    p->max.high = _mm512_mask_max_pd(p->max.high, high, p->max.high, x.high);
+    if (!clean) {
+        x.low = _mm512_mul_pd(x.low, p->scale);
+        x.high = _mm512_mul_pd(x.high, p->scale);
+    }
+    add_doubles(&p->s, x);
+}
+
+INLINE void block64(bool clean, const uint8_t *data, size_t n, const tp_bounds *bounds,
+                    double scale, tp_block *out)
+{
+    const __m512d least = _mm512_set1_pd(INFINITY);
+    const __m512d most = _mm512_set1_pd(-INFINITY);
+    pass64 p = {
+        .s = {lanes_zero(), lanes_zero(), lanes_zero()},
+        .min = {least, least},
+        .max = {most, most},
+        .eps = _mm512_set1_pd(bounds->eps),
+        .scale = _mm512_set1_pd(scale),
+        .normal_less_1 = _mm512_sub_epi64(_mm512_castpd_si512(_mm512_set1_pd(bounds->normal)),
+                                          _mm512_set1_epi64(1)),
+    };
+    size_t i = 0;
+    for (; i + TP_LANES <= n; i += TP_LANES) {
+        prefetch(data, i, 8);
+        step64(&p, load_doubles(data, i, ALL), ALL, clean);
+    }
+    if (i < n) {
+        const __mmask16 valid = first(n - i);
+        step64(&p, load_doubles(data, i, valid), valid, clean);
+    }
+    store(&p.s, &p.c, _mm512_reduce_min_pd(_mm512_min_pd(p.min.low, p.min.high)),
+          _mm512_reduce_max_pd(_mm512_max_pd(p.max.low, p.max.high)), clean, out);
+}
+
+INLINE lanes load_lanes(uint32_t dtype, const uint8_t *data, size_t i, __mmask16 valid)
+{
+    return dtype == TP_F64 ? load_doubles(data, i, valid)
+                           : widen(load_floats(dtype, data, i, valid));
+}
+
+INLINE void spread(uint32_t dtype, const uint8_t *data, size_t n, double scale, double pivot,
+                   double moments[2])
+{
+    const __m512d times = _mm512_set1_pd(scale);
+    const __m512d from = _mm512_set1_pd(pivot);
+    const __m512d infinite = _mm512_set1_pd(INFINITY);
+    lanes sum = lanes_zero();
+    lanes sum_sq = lanes_zero();
+    for (size_t i = 0; i < n; i += TP_LANES) {
+        const __mmask16 valid = first(n - i);
+        const lanes x = load_lanes(dtype, data, i, valid);
+        const lanes magnitude = {_mm512_abs_pd(x.low), _mm512_abs_pd(x.high)};
+        const __mmask16 finite = COMPARE(valid, magnitude, infinite, _CMP_LT_OQ);
+        const __m512d low =
+            _mm512_maskz_sub_pd((__mmask8)finite, _mm512_mul_pd(x.low, times), from);
+        const __m512d high =
+            _mm512_maskz_sub_pd((__mmask8)(finite >> 8), _mm512_mul_pd(x.high, times), from);
+        sum.low = _mm512_add_pd(sum.low, low);
+        sum.high = _mm512_add_pd(sum.high, high);
+        sum_sq.low = _mm512_add_pd(sum_sq.low, _mm512_mul_pd(low, low));
+        sum_sq.high = _mm512_add_pd(sum_sq.high, _mm512_mul_pd(high, high));
+    }
+    moments[0] = lanes_sum(sum);
+    moments[1] = lanes_sum(sum_sq);
+}
+
+INLINE size_t find(uint32_t dtype, const uint8_t *data, size_t n, double magnitude)
+{
+    const __m512d wanted = _mm512_set1_pd(magnitude);
+    for (size_t i = 0; i < n; i += TP_LANES) {
+        const __mmask16 valid = first(n - i);
+        const lanes x = load_lanes(dtype, data, i, valid);
+        const lanes absolute = {_mm512_abs_pd(x.low), _mm512_abs_pd(x.high)};
+        const __mmask16 found = COMPARE(valid, absolute, wanted, _CMP_EQ_OQ);
+        if (found != 0) {
+            return i + (size_t)__builtin_ctz(found);
+        }
+    }
+    return n;
+}
+
+static void f64_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)
+{
+    block64(true, data, n, bounds, 1.0, out);
+}
+
+static void f64_masked(const void *data, size_t n, const tp_bounds *bounds, double scale,
+                       tp_block *out)
+{
+    block64(false, data, n, bounds, scale, out);
+}
+
+#define BLOCK32(type, TYPE)                                                                        \
+    static void type##_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)   \
+    {                                                                                              \
+        block32(TYPE, true, data, n, bounds, out);                                                 \
+    }                                                                                              \
+    static void type##_masked(const void *data, size_t n, const tp_bounds *bounds, double scale,   \
+                              tp_block *out)                                                       \
+    {                                                                                              \
+        (void)scale;                                                                               \
+        block32(TYPE, false, data, n, bounds, out);                                                \
+    }
+
+#define SPREAD_FIND(type, TYPE)                                                                    \
+    static void type##_spread(const void *data, size_t n, double scale, double pivot,              \
+                              double moments[2])                                                   \
+    {                                                                                              \
+        spread(TYPE, data, n, scale, pivot, moments);                                              \
+    }                                                                                              \
+    static size_t type##_find(const void *data, size_t n, double magnitude)                        \
+    {                                                                                              \
+        return find(TYPE, data, n, magnitude);                                                     \
+    }
+
+BLOCK32(f32, TP_F32)
+BLOCK32(f16, TP_F16)
+BLOCK32(bf16, TP_BF16)
+SPREAD_FIND(f64, TP_F64)
+SPREAD_FIND(f32, TP_F32)
+SPREAD_FIND(f16, TP_F16)
+SPREAD_FIND(bf16, TP_BF16)
+
+#define ROW(type)                                                                                  \
+    {                                                                                              \
+#type "_avx512", type##_clean, type##_masked, type##_spread, type##_find                   \
+    }
+
+static const tp_kernel table[] = {
+    [TP_F64] = ROW(f64),
+    [TP_F32] = ROW(f32),
+    [TP_F16] = ROW(f16),
+    [TP_BF16] = ROW(bf16),
+};
+
+const tp_kernel *tp_kernel_avx512(uint32_t dtype)
+{
+    return dtype > TP_DTYPE_NONE && dtype <= TP_BF16 ? &table[dtype] : NULL;
+}
+
+#else
 
 const tp_kernel *tp_kernel_avx512(uint32_t dtype)
 {
     (void)dtype;
     return NULL;
 }
+
+#endif
