@@ -55,8 +55,12 @@ tp_status tp_dir_make(const char *path, tp_error *error)
             continue;
         }
         part[i] = '\0';
-        if (mkdir(part, 0755) != 0 && errno != EEXIST) {
+        struct stat info;
+        if (mkdir(part, 0755) != 0 && (errno != EEXIST || stat(part, &info) != 0)) {
             return fail_errno_on(error, "make directory", part, errno);
+        }
+        if (stat(part, &info) == 0 && !S_ISDIR(info.st_mode)) {
+            return fail_errno_on(error, "make directory", part, ENOTDIR);
         }
         part[i] = path[i];
     }

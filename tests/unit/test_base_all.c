@@ -136,9 +136,9 @@ static void test_files(void **state)
     assert_int_equal(tp_file_read(path, &buf, &error), TP_OK);
     assert_memory_equal(buf.data, "new", 3); /* the old content, whole */
     assert_int_equal(buf.size, 3);
-    assert_int_equal(tp_dir_make(path, &error), TP_OK); /* exists, though as a file … */
+    assert_int_equal(tp_dir_make(path, &error), TP_ERR_IO); /* a file stands there */
     assert_int_equal(tp_path_join(deep, path, "below"), TP_OK);
-    assert_int_equal(tp_dir_make(deep, &error), TP_ERR_IO); /* … which shows here */
+    assert_int_equal(tp_dir_make(deep, &error), TP_ERR_IO);
     assert_int_equal(tp_file_read(base, &buf, &error), TP_ERR_IO);
     tp_buf_free(&buf);
     unlink(path);
