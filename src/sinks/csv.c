@@ -1,1 +1,356 @@
-/* not written yet */ typedef int tp_unwritten;
+/* CSV files as msprobe 8.1.0 names and lays them out: <kind>_<first>-<last>.csv, one row a record. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "sinks/decimal.h"
+#include "sinks/series.h"
+
+#define KINDS (TP_EXP_AVG_SQ + 1) /* indexed by quantity; 0 is not used */
+#define CURSOR_SIZE (4 + 4 + 8 + 8 + 8 + 8 * (size_t)(KINDS - 1))
+#define NO_WINDOW UINT64_MAX
+
+typedef struct csv_file {
+    int fd;        /* -1: not open in the current window */
+    uint64_t size; /* bytes that count */
+    tp_buf rows;   /* of the step being written */
+} csv_file;
+
+typedef struct csv {
+    tp_sink_options options;
+    uint64_t window;   /* its first step; NO_WINDOW: none yet */
+    uint64_t frontier; /* the latest window ever written */
+    bool keep;         /* what lies in this window's files stays */
+    uint32_t columns;  /* checksum of the columns, so that a file never changes them */
+    uint64_t bytes;
+    csv_file files[KINDS];
+    tp_blocks prefixes; /* "<vpp>,<name>," of (key, call) */
+    tp_buf scratch;
+} csv;
+
+static void put_text(tp_buf *buf, const char *text)
+{
+    tp_buf_put(buf, text, strlen(text));
+}
+
+static void put_u64(tp_buf *buf, uint64_t value)
+{
+    char digits[20];
+    size_t begin = sizeof digits;
+    do {
+        digits[--begin] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    tp_buf_put(buf, digits + begin, sizeof digits - begin);
+}
+
+/* RFC 4180: quoted when it holds a separator, quotes doubled. */
+static void put_field(tp_buf *buf, const char *text)
+{
+    if (strpbrk(text, ",\"\r\n") == NULL) {
+        put_text(buf, text);
+        return;
+    }
+    put_text(buf, "\"");
+    for (; *text != '\0'; text++) {
+        tp_buf_put(buf, text, 1);
+        if (*text == '"') {
+            put_text(buf, "\"");
+        }
+    }
+    put_text(buf, "\"");
+}
+
+static void put_header(const csv *sink, uint32_t quantity, tp_buf *out)
+{
+    put_text(out, tp_has_micro_step(quantity) ? "vpp_stage,name,step,micro_step"
+                                              : "vpp_stage,name,step");
+    for (uint32_t i = 0; i < sink->options.op_count; i++) {
+        put_text(out, ",");
+        put_text(out, tp_op_name(sink->options.ops[i]));
+    }
+    put_text(out, "\n");
+}
+
+static void put_shape(tp_buf *out, const int64_t *dims, uint32_t ndim)
+{
+    const char *quote = ndim > 1 ? "\"" : "";
+    tp_buf_printf(out, "%s[", quote);
+    for (uint32_t i = 0; i < ndim; i++) {
+        tp_buf_printf(out, "%s%" PRId64, i > 0 ? ", " : "", dims[i]);
+    }
+    tp_buf_printf(out, "]%s", quote);
+}
+
+static void put_number(tp_buf *out, double value, uint32_t digits)
+{
+    char text[TP_DECIMAL_MAX];
+    if (digits > 0) {
+        value = tp_decimal_round(value, digits);
+    }
+    tp_buf_put(out, text, tp_decimal_write(value, text));
+}
+
+/* "<vpp>,<name>," */
+static const uint8_t *find_prefix(csv *sink, const tp_record *record, const tp_key *key,
+                                  size_t *size)
+{
+    const tp_series series = {record->key, record->call, 0};
+    const uint8_t *prefix = tp_blocks_find(&sink->prefixes, &series, size);
+    if (prefix != NULL) {
+        return prefix;
+    }
+    char name[TP_ROW_NAME_MAX];
+    tp_row_name(key, record->call, name, sizeof name);
+    tp_buf_clear(&sink->scratch);
+    tp_buf_printf(&sink->scratch, "%" PRId32 ",", key->vpp_stage);
+    put_field(&sink->scratch, name);
+    put_text(&sink->scratch, ",");
+    if (tp_blocks_add(&sink->prefixes, &series, &sink->scratch) != TP_OK) {
+        return NULL;
+    }
+    return tp_blocks_find(&sink->prefixes, &series, size);
+}
+
+static tp_status put_row(csv *sink, const tp_record *record, uint64_t step, const tp_names *names,
+                         tp_error *error)
+{
+    uint32_t ndim = 0;
+    const tp_key *key = names->key(names->source, record->key);
+    const int64_t *dims = names->shape(names->source, record->shape, &ndim);
+    if (key == NULL || dims == NULL) {
+        return tp_fail(error, TP_ERR_CORRUPT, "a record names an unknown series or shape");
+    }
+    if (tp_quantity_name(key->quantity) == NULL) {
+        return TP_OK; /* of a newer version: there is no file for it */
+    }
+    size_t size = 0;
+    const uint8_t *prefix = find_prefix(sink, record, key, &size);
+    if (prefix == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for rows");
+    }
+    tp_buf *rows = &sink->files[key->quantity].rows;
+    tp_buf_put(rows, prefix, size);
+    put_u64(rows, step);
+    if (tp_has_micro_step(key->quantity)) {
+        put_text(rows, ",");
+        put_u64(rows, record->micro_step);
+    }
+    for (uint32_t i = 0; i < sink->options.op_count; i++) {
+        uint32_t op = sink->options.ops[i];
+        put_text(rows, ",");
+        if (op == TP_OP_SHAPE) {
+            put_shape(rows, dims, ndim);
+        } else if (op == TP_OP_DTYPE) {
+            put_text(rows, tp_dtype_name(record->dtype));
+        } else {
+            put_number(rows, tp_column_value(record, op, ndim), sink->options.ndigits);
+        }
+    }
+    put_text(rows, "\n");
+    return TP_OK;
+}
+
+static void close_files(csv *sink)
+{
+    for (uint32_t kind = 1; kind < KINDS; kind++) {
+        tp_file_close(sink->files[kind].fd);
+        sink->files[kind].fd = -1;
+        sink->files[kind].size = 0;
+    }
+}
+
+static tp_status file_path(const csv *sink, uint32_t kind, char path[TP_PATH_MAX], tp_error *error)
+{
+    uint64_t last = sink->window + (sink->options.steps_per_file - 1);
+    int length = snprintf(path, TP_PATH_MAX, "%s/%s_%" PRIu64 "-%" PRIu64 ".csv",
+                          sink->options.directory, tp_quantity_name(kind), sink->window, last);
+    if (length < 0 || length >= TP_PATH_MAX) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %s", sink->options.directory);
+    }
+    return TP_OK;
+}
+
+/* Appends the step's rows; a file that is new in this window gets its header first. */
+static tp_status write_file(csv *sink, uint32_t kind, tp_error *error)
+{
+    csv_file *file = &sink->files[kind];
+    char path[TP_PATH_MAX];
+    tp_status status = file_path(sink, kind, path, error);
+    if (status == TP_OK && file->fd < 0) {
+        status = tp_file_append(path, &file->fd, &file->size, error);
+        if (status == TP_OK && !sink->keep && file->size > 0) {
+            file->size = 0;
+            status = tp_file_truncate(file->fd, path, 0, error);
+        }
+    }
+    const tp_buf *bytes = &file->rows;
+    if (status == TP_OK && file->size == 0) {
+        tp_buf_clear(&sink->scratch);
+        put_header(sink, kind, &sink->scratch);
+        tp_buf_put(&sink->scratch, file->rows.data, file->rows.size);
+        bytes = &sink->scratch;
+    }
+    if (status == TP_OK && bytes->failed) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory for rows");
+    }
+    if (status == TP_OK) {
+        status = tp_file_write(file->fd, path, bytes->data, bytes->size, error);
+    }
+    if (status == TP_OK) {
+        file->size += bytes->size;
+        sink->bytes += bytes->size;
+    }
+    return status;
+}
+
+static tp_status csv_write(void *private, const tp_batch *batch, const tp_names *names,
+                           tp_error *error)
+{
+    csv *sink = private;
+    uint64_t window = batch->step - batch->step % sink->options.steps_per_file;
+    if (window != sink->window) {
+        close_files(sink);
+        sink->window = window;
+        /* Steps that are repeated from a checkpoint may fall into an earlier window, whose files
+         * count; files of later ones are left over from what a crash undid. */
+        sink->keep = sink->frontier != NO_WINDOW && window <= sink->frontier;
+        sink->frontier = sink->keep ? sink->frontier : window;
+    }
+    for (uint32_t kind = 1; kind < KINDS; kind++) {
+        tp_buf_clear(&sink->files[kind].rows);
+    }
+    for (uint64_t i = 0; i < batch->count; i++) {
+        const tp_record *record = &batch->records[i];
+        if (record->kind == TP_RECORD_STATS) {
+            tp_status status = put_row(sink, record, batch->step, names, error);
+            if (status != TP_OK) {
+                return status;
+            }
+        }
+    }
+    for (uint32_t kind = 1; kind < KINDS; kind++) {
+        if (sink->files[kind].rows.size > 0 || sink->files[kind].rows.failed) {
+            tp_status status = write_file(sink, kind, error);
+            if (status != TP_OK) {
+                return status;
+            }
+        }
+    }
+    return TP_OK;
+}
+
+/* Opens a file of the cursor's window and cuts it back to what the cursor speaks of. */
+static tp_status resume_file(csv *sink, uint32_t kind, uint64_t size, tp_error *error)
+{
+    csv_file *file = &sink->files[kind];
+    char path[TP_PATH_MAX];
+    tp_status status = file_path(sink, kind, path, error);
+    if (status != TP_OK) {
+        return status;
+    }
+    status = tp_file_append(path, &file->fd, &file->size, error);
+    if (status == TP_OK && file->size > size) {
+        file->size = size;
+        return tp_file_truncate(file->fd, path, size, error);
+    }
+    if (status == TP_OK && file->size < size) {
+        /* Somebody else cut or removed it: keep its whole lines. */
+        tp_buf text = TP_BUF_INIT;
+        tp_log(TP_LOG_WARNING, "%s is shorter than it was left: rows are missing", path);
+        status = tp_file_read(path, &text, error);
+        if (status == TP_OK) {
+            const uint8_t *end = text.size > 0 ? memrchr(text.data, '\n', text.size) : NULL;
+            file->size = end != NULL ? (uint64_t)(end - text.data) + 1 : 0;
+            status = tp_file_truncate(file->fd, path, file->size, error);
+        }
+        tp_buf_free(&text);
+    }
+    return status;
+}
+
+static tp_status csv_open(void *private, const tp_sink_options *options, const uint8_t *cursor,
+                          size_t cursor_size, tp_error *error)
+{
+    csv *sink = private;
+    sink->options = *options;
+    sink->window = NO_WINDOW;
+    sink->frontier = NO_WINDOW;
+    for (uint32_t kind = 1; kind < KINDS; kind++) {
+        sink->files[kind].fd = -1;
+    }
+    put_header(sink, TP_ACTIVATION, &sink->scratch);
+    if (sink->scratch.failed) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for the header");
+    }
+    sink->columns = tp_crc32c(0, sink->scratch.data, sink->scratch.size);
+    if (cursor_size == 0) {
+        return TP_OK;
+    }
+    if (cursor_size != CURSOR_SIZE) {
+        return tp_fail(error, TP_ERR_CORRUPT, "the cursor of the csv files has a wrong size");
+    }
+    if (tp_get_u64(cursor + 8) != options->steps_per_file) {
+        return TP_OK; /* other names of files from here on */
+    }
+    if (tp_get_u32(cursor) != sink->columns) {
+        return tp_fail(error, TP_ERR_ARGUMENT,
+                       "ops are not those of the csv files in %s: configure another directory",
+                       options->directory);
+    }
+    sink->keep = tp_get_u32(cursor + 4) != 0;
+    sink->window = tp_get_u64(cursor + 16);
+    sink->frontier = tp_get_u64(cursor + 24);
+    for (uint32_t kind = 1; kind < KINDS; kind++) {
+        uint64_t size = tp_get_u64(cursor + 32 + 8 * (size_t)(kind - 1));
+        tp_status status = size > 0 ? resume_file(sink, kind, size, error) : TP_OK;
+        if (status != TP_OK) {
+            return status;
+        }
+    }
+    return TP_OK;
+}
+
+static void csv_cursor(const void *private, tp_buf *out)
+{
+    const csv *sink = private;
+    tp_buf_put_u32(out, sink->columns);
+    tp_buf_put_u32(out, sink->keep);
+    tp_buf_put_u64(out, sink->options.steps_per_file);
+    tp_buf_put_u64(out, sink->window);
+    tp_buf_put_u64(out, sink->frontier);
+    for (uint32_t kind = 1; kind < KINDS; kind++) {
+        tp_buf_put_u64(out, sink->files[kind].size);
+    }
+}
+
+static uint64_t csv_bytes(const void *private)
+{
+    const csv *sink = private;
+    return sink->bytes;
+}
+
+static void csv_close(void *private)
+{
+    csv *sink = private;
+    close_files(sink);
+    for (uint32_t kind = 1; kind < KINDS; kind++) {
+        tp_buf_free(&sink->files[kind].rows);
+    }
+    tp_blocks_free(&sink->prefixes);
+    tp_buf_free(&sink->scratch);
+}
+
+const tp_sink tp_sink_csv = {
+    .name = "csv",
+    .private_size = sizeof(csv),
+    .open = csv_open,
+    .write = csv_write,
+    .cursor = csv_cursor,
+    .bytes = csv_bytes,
+    .close = csv_close,
+};

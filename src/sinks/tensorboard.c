@@ -1,1 +1,344 @@
-/* not written yet */ typedef int tp_unwritten;
+/* TensorBoard event files: TFRecord frames, one Event a step with all its values. A value is a tensor
+ * of rank 0 and type double under the scalars plugin, since the older simple_value is a float. */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "event.pb-c.h"
+#include "sinks/series.h"
+
+#define PREFIX "events.out.tfevents."
+#define SUFFIX ".tensorprobe"
+#define DT_DOUBLE 2
+#define DATA_CLASS_SCALAR 1
+#define FRAME_HEADER 12 /* length, and its checksum */
+
+typedef struct tensorboard {
+    tp_sink_options options;
+    char name[NAME_MAX + 1]; /* of the file; "": none yet */
+    int fd;
+    uint64_t size;
+    uint64_t bytes;
+    tp_blocks values; /* packed values of a series, see append_values */
+    tp_buf block;
+    tp_buf summary;
+    tp_buf frames;
+} tensorboard;
+
+static const char *tag_kind(uint32_t quantity)
+{
+    switch (quantity) {
+    case TP_GRAD_UNREDUCED:
+        return "acc_grad";
+    case TP_GRAD_REDUCED:
+        return "post_grad";
+    default:
+        return tp_quantity_name(quantity);
+    }
+}
+
+static void put_packed(tp_buf *out, const ProtobufCMessage *message)
+{
+    uint8_t *room = tp_buf_extend(out, protobuf_c_message_get_packed_size(message));
+    if (room != NULL) {
+        protobuf_c_message_pack(message, room);
+    }
+}
+
+/* A Summary with one value. Summaries can be joined end to end: that is how protobuf repeats. */
+static void put_value(tp_buf *out, char *tag, double value, bool announce)
+{
+    static char plugin_name[] = "scalars";
+    TpEvent__PluginData plugin = TP_EVENT__PLUGIN_DATA__INIT;
+    TpEvent__SummaryMetadata metadata = TP_EVENT__SUMMARY_METADATA__INIT;
+    TpEvent__TensorShape shape = TP_EVENT__TENSOR_SHAPE__INIT;
+    TpEvent__Tensor tensor = TP_EVENT__TENSOR__INIT;
+    TpEvent__Value one = TP_EVENT__VALUE__INIT;
+    TpEvent__Summary summary = TP_EVENT__SUMMARY__INIT;
+    TpEvent__Value *values[] = {&one};
+    plugin.plugin_name = plugin_name;
+    metadata.plugin_data = &plugin;
+    metadata.data_class = DATA_CLASS_SCALAR;
+    tensor.dtype = DT_DOUBLE;
+    tensor.tensor_shape = &shape;
+    tensor.n_double_val = 1;
+    tensor.double_val = &value;
+    one.tag = tag;
+    one.tensor = &tensor;
+    one.metadata = announce ? &metadata : NULL;
+    summary.n_value = 1;
+    summary.value = values;
+    put_packed(out, &summary.base);
+}
+
+static uint32_t mask_crc(uint32_t crc)
+{
+    return ((crc >> 15) | (crc << 17)) + UINT32_C(0xa282ead8);
+}
+
+/* Appends the event as a TFRecord: length, its masked CRC-32C, data, its masked CRC-32C. */
+static void put_frame(tp_buf *out, const TpEvent__Event *event)
+{
+    size_t length = protobuf_c_message_get_packed_size(&event->base);
+    size_t start = out->size;
+    tp_buf_put_u64(out, length);
+    tp_buf_put_u32(out, out->failed ? 0 : mask_crc(tp_crc32c(0, out->data + start, 8)));
+    put_packed(out, &event->base);
+    tp_buf_put_u32(
+        out, out->failed ? 0 : mask_crc(tp_crc32c(0, out->data + start + FRAME_HEADER, length)));
+}
+
+/* First time that a series is seen in this run: its values are packed with the plugin's name, and
+ * without it for all later steps: (op, size, bytes), … where the value is the last 8 bytes. */
+static tp_status announce_values(tensorboard *sink, const tp_series *series,
+                                 const tp_record *record, const tp_key *key, uint32_t ndim)
+{
+    char row[TP_ROW_NAME_MAX];
+    char micro[16] = "";
+    char tag[TP_ROW_NAME_MAX + 128];
+    tp_row_name(key, record->call, row, sizeof row);
+    if (tp_has_micro_step(key->quantity)) {
+        snprintf(micro, sizeof micro, ":%" PRIu32, record->micro_step);
+    }
+    tp_buf_clear(&sink->block);
+    for (uint32_t i = 0; i < sink->options.op_count; i++) {
+        uint32_t op = sink->options.ops[i];
+        if (op == TP_OP_SHAPE || op == TP_OP_DTYPE || (op == TP_OP_ID && ndim > 0)) {
+            continue;
+        }
+        snprintf(tag, sizeof tag, "%" PRId32 ":%s%s/rank%" PRIu32 "/%s_%s", key->vpp_stage, row,
+                 micro, sink->options.rank, tag_kind(key->quantity), tp_op_name(op));
+        put_value(&sink->summary, tag, tp_column_value(record, op, ndim), true);
+        tp_buf_put_u32(&sink->block, op);
+        size_t place = sink->block.size;
+        tp_buf_put_u32(&sink->block, 0);
+        put_value(&sink->block, tag, 0, false);
+        if (!sink->block.failed) {
+            uint32_t size = (uint32_t)(sink->block.size - place - 4);
+            memcpy(sink->block.data + place, &size, sizeof size);
+        }
+    }
+    return tp_blocks_add(&sink->values, series, &sink->block);
+}
+
+static void append_values(tensorboard *sink, const uint8_t *block, size_t block_size,
+                          const tp_record *record, uint32_t ndim)
+{
+    for (size_t at = 0; at < block_size;) {
+        uint32_t op;
+        uint32_t size;
+        memcpy(&op, block + at, sizeof op);
+        memcpy(&size, block + at + 4, sizeof size);
+        if (op != TP_OP_ID || ndim == 0) {
+            double value = tp_column_value(record, op, ndim);
+            tp_buf_put(&sink->summary, block + at + 8, size);
+            if (!sink->summary.failed) {
+                memcpy(sink->summary.data + sink->summary.size - 8, &value, 8);
+            }
+        }
+        at += 8 + (size_t)size;
+    }
+}
+
+static tp_status put_record(tensorboard *sink, const tp_record *record, const tp_names *names,
+                            tp_error *error)
+{
+    uint32_t ndim = 0;
+    const tp_key *key = names->key(names->source, record->key);
+    if (key == NULL || names->shape(names->source, record->shape, &ndim) == NULL) {
+        return tp_fail(error, TP_ERR_CORRUPT, "a record names an unknown series or shape");
+    }
+    if (tag_kind(key->quantity) == NULL) {
+        return TP_OK; /* of a newer version: it has no tag */
+    }
+    const tp_series series = {record->key, record->call,
+                              tp_has_micro_step(key->quantity) ? record->micro_step : 0};
+    size_t size = 0;
+    const uint8_t *block = tp_blocks_find(&sink->values, &series, &size);
+    if (block != NULL) {
+        append_values(sink, block, size, record, ndim);
+        return TP_OK;
+    }
+    if (announce_values(sink, &series, record, key, ndim) != TP_OK) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for tags");
+    }
+    return TP_OK;
+}
+
+static tp_status file_path(const tensorboard *sink, char path[TP_PATH_MAX], tp_error *error)
+{
+    tp_status status = tp_path_join(path, sink->options.directory, sink->name);
+    if (status != TP_OK) {
+        return tp_fail(error, status, "path is too long: %s", sink->options.directory);
+    }
+    return TP_OK;
+}
+
+/* Opens a new file and puts its first event in front of what is to be written. */
+static tp_status begin_file(tensorboard *sink, tp_error *error)
+{
+    char host[256] = "localhost";
+    char path[TP_PATH_MAX];
+    char version[] = "brain.Event:2";
+    int64_t now = tp_clock_wall();
+    gethostname(host, sizeof host - 1);
+    host[sizeof host - 1] = '\0';
+    int length = snprintf(sink->name, sizeof sink->name, PREFIX "%" PRId64 ".%.100s.%ld" SUFFIX,
+                          now / 1000000000, host, (long)getpid());
+    if (length < 0 || (size_t)length >= sizeof sink->name) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "name of the event file is too long");
+    }
+    tp_status status = file_path(sink, path, error);
+    if (status == TP_OK) {
+        status = tp_file_append(path, &sink->fd, &sink->size, error);
+    }
+    if (status == TP_OK && sink->size > 0) {
+        sink->size = 0;
+        status = tp_file_truncate(sink->fd, path, 0, error);
+    }
+    TpEvent__Event event = TP_EVENT__EVENT__INIT;
+    event.wall_time = (double)now * 1e-9;
+    event.file_version = version;
+    put_frame(&sink->frames, &event);
+    return status;
+}
+
+static tp_status tensorboard_write(void *private, const tp_batch *batch, const tp_names *names,
+                                   tp_error *error)
+{
+    tensorboard *sink = private;
+    char path[TP_PATH_MAX];
+    tp_status status = TP_OK;
+    tp_buf_clear(&sink->summary);
+    tp_buf_clear(&sink->frames);
+    for (uint64_t i = 0; i < batch->count && status == TP_OK; i++) {
+        if (batch->records[i].kind == TP_RECORD_STATS) {
+            status = put_record(sink, &batch->records[i], names, error);
+        }
+    }
+    if (status == TP_OK && sink->fd < 0) {
+        status = begin_file(sink, error);
+    }
+    if (status == TP_OK) {
+        status = file_path(sink, path, error);
+    }
+    if (status != TP_OK) {
+        return status;
+    }
+    TpEvent__Event event = TP_EVENT__EVENT__INIT;
+    event.wall_time = (double)batch->wall_ns * 1e-9;
+    event.step = (int64_t)batch->step;
+    event.summary = (ProtobufCBinaryData){sink->summary.size, sink->summary.data};
+    put_frame(&sink->frames, &event);
+    if (sink->summary.failed || sink->frames.failed) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for events");
+    }
+    status = tp_file_write(sink->fd, path, sink->frames.data, sink->frames.size, error);
+    if (status == TP_OK) {
+        sink->size += sink->frames.size;
+        sink->bytes += sink->frames.size;
+    }
+    return status;
+}
+
+/* Event files that no cursor speaks of would show their steps twice: TensorBoard reads all of a
+ * folder. */
+static tp_status remove_leftovers(const tensorboard *sink, tp_error *error)
+{
+    char path[TP_PATH_MAX];
+    tp_status status = TP_OK;
+    DIR *directory = opendir(sink->options.directory);
+    if (directory == NULL) {
+        return tp_fail(error, tp_status_from_errno(errno), "can't read %s: %s",
+                       sink->options.directory, strerror(errno));
+    }
+    const struct dirent *entry;
+    while (status == TP_OK && (entry = readdir(directory)) != NULL) {
+        size_t length = strlen(entry->d_name);
+        if (length > sizeof SUFFIX && strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0 &&
+            strcmp(entry->d_name + length - (sizeof SUFFIX - 1), SUFFIX) == 0) {
+            status = tp_path_join(path, sink->options.directory, entry->d_name);
+            if (status == TP_OK && unlink(path) != 0) {
+                status = tp_fail(error, tp_status_from_errno(errno), "can't remove %s: %s", path,
+                                 strerror(errno));
+            }
+        }
+    }
+    closedir(directory);
+    return status;
+}
+
+/* Cursor: offset (u64), then the name of the file. */
+static tp_status tensorboard_open(void *private, const tp_sink_options *options,
+                                  const uint8_t *cursor, size_t cursor_size, tp_error *error)
+{
+    tensorboard *sink = private;
+    char path[TP_PATH_MAX];
+    sink->options = *options;
+    sink->fd = -1;
+    if (cursor_size <= 8) {
+        return remove_leftovers(sink, error);
+    }
+    if (cursor_size - 8 >= sizeof sink->name) {
+        return tp_fail(error, TP_ERR_CORRUPT, "the cursor of the event file has a wrong size");
+    }
+    uint64_t offset = tp_get_u64(cursor);
+    memcpy(sink->name, cursor + 8, cursor_size - 8);
+    tp_status status = file_path(sink, path, error);
+    if (status == TP_OK) {
+        status = tp_file_append(path, &sink->fd, &sink->size, error);
+    }
+    if (status != TP_OK) {
+        return status;
+    }
+    if (sink->size < offset) {
+        /* Somebody else cut or removed it: readers stop at a torn frame, so go on in a new file. */
+        tp_log(TP_LOG_WARNING, "%s is shorter than it was left: events are missing", path);
+        tp_file_close(sink->fd);
+        sink->fd = -1;
+        return TP_OK;
+    }
+    sink->size = offset;
+    return tp_file_truncate(sink->fd, path, offset, error);
+}
+
+static void tensorboard_cursor(const void *private, tp_buf *out)
+{
+    const tensorboard *sink = private;
+    tp_buf_put_u64(out, sink->size);
+    tp_buf_put(out, sink->name, strlen(sink->name));
+}
+
+static uint64_t tensorboard_bytes(const void *private)
+{
+    const tensorboard *sink = private;
+    return sink->bytes;
+}
+
+static void tensorboard_close(void *private)
+{
+    tensorboard *sink = private;
+    tp_file_close(sink->fd);
+    tp_blocks_free(&sink->values);
+    tp_buf_free(&sink->block);
+    tp_buf_free(&sink->summary);
+    tp_buf_free(&sink->frames);
+}
+
+const tp_sink tp_sink_tensorboard = {
+    .name = "tensorboard",
+    .private_size = sizeof(tensorboard),
+    .open = tensorboard_open,
+    .write = tensorboard_write,
+    .cursor = tensorboard_cursor,
+    .bytes = tensorboard_bytes,
+    .close = tensorboard_close,
+};

@@ -1,0 +1,17 @@
+/* Numbers as text. */
+#ifndef TP_SINKS_DECIMAL_H
+#define TP_SINKS_DECIMAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TP_DECIMAL_MAX 32
+
+/* Writes value so that it reads back to the same double ("nan", "inf" and "-inf" included) and
+ * returns the length; no terminator. */
+size_t tp_decimal_write(double value, char text[TP_DECIMAL_MAX]);
+
+/* The double nearest to value rounded to that many decimals (1 … 20), as Python's round. */
+double tp_decimal_round(double value, uint32_t digits);
+
+#endif

@@ -1,0 +1,47 @@
+#include "sinks/series.h"
+
+#include <math.h>
+#include <string.h>
+
+bool tp_has_micro_step(uint32_t quantity)
+{
+    return quantity == TP_ACTIVATION || quantity == TP_ACTIVATION_GRAD;
+}
+
+double tp_column_value(const tp_record *record, uint32_t op, uint32_t ndim)
+{
+    return op == TP_OP_ID && ndim > 0 ? (double)NAN : tp_stats_op(&record->u.stats, op);
+}
+
+const uint8_t *tp_blocks_find(const tp_blocks *blocks, const tp_series *series, size_t *size)
+{
+    uint32_t offset;
+    if (tp_map_get(&blocks->index, series, sizeof *series, &offset) != TP_OK) {
+        return NULL;
+    }
+    const uint8_t *block = blocks->bytes.data + offset;
+    *size = tp_get_u32(block);
+    return block + 4;
+}
+
+tp_status tp_blocks_add(tp_blocks *blocks, const tp_series *series, const tp_buf *block)
+{
+    size_t offset = blocks->bytes.size;
+    if (block->failed || offset > UINT32_MAX || block->size > UINT32_MAX) {
+        return TP_ERR_NOMEM;
+    }
+    tp_buf_put_u32(&blocks->bytes, (uint32_t)block->size);
+    tp_buf_put(&blocks->bytes, block->data, block->size);
+    if (blocks->bytes.failed) {
+        blocks->bytes.failed = false;
+        blocks->bytes.size = offset;
+        return TP_ERR_NOMEM;
+    }
+    return tp_map_set(&blocks->index, series, sizeof *series, (uint32_t)offset);
+}
+
+void tp_blocks_free(tp_blocks *blocks)
+{
+    tp_map_free(&blocks->index);
+    tp_buf_free(&blocks->bytes);
+}

@@ -1,0 +1,38 @@
+/* What both file sinks need to know of a record: its value in a column, and bytes that are built once
+ * for a series and used again at every step. */
+#ifndef TP_SINKS_SERIES_H
+#define TP_SINKS_SERIES_H
+
+#include <stdbool.h>
+
+#include "base/buf.h"
+#include "base/map.h"
+#include "sinks/sink.h"
+
+/* Longest row name that is written; longer ones are cut. */
+#define TP_ROW_NAME_MAX 1024
+
+/* Micro steps are told apart for activations and their gradients; other quantities exist once a
+ * step. */
+bool tp_has_micro_step(uint32_t quantity);
+
+/* tp_stats_op, but the value itself (TP_OP_ID) only of tensors without dimensions. */
+double tp_column_value(const tp_record *record, uint32_t op, uint32_t ndim);
+
+typedef struct tp_series {
+    uint32_t key; /* id in the registry */
+    uint32_t call;
+    uint32_t micro_step;
+} tp_series;
+
+typedef struct tp_blocks {
+    tp_map index; /* series → offset in bytes of its block: its size (u32), then itself */
+    tp_buf bytes;
+} tp_blocks;
+
+/* NULL when the series has no block yet. Valid until the next tp_blocks_add. */
+const uint8_t *tp_blocks_find(const tp_blocks *blocks, const tp_series *series, size_t *size);
+tp_status tp_blocks_add(tp_blocks *blocks, const tp_series *series, const tp_buf *block);
+void tp_blocks_free(tp_blocks *blocks);
+
+#endif
