@@ -1,0 +1,234 @@
+"""What a C program finds after `cmake --install`: library, headers, pkg-config file, command.
+
+The example in C is built against the installed prefix alone and run; its files are read with pandas
+and with the command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release"))
+STEPS = 40
+BREAK_AT = 30
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """An installed tree and the environment in which its parts find each other."""
+
+    path: Path
+    environment: dict[str, str]
+
+    def run(self, *command: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+        result = subprocess.run(
+            [str(word) for word in command],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+        )
+        assert result.returncode == status, f"{command}: {result.stdout}{result.stderr}"
+        return result
+
+    def tool(self, *arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+        return self.run(self.path / "bin/tensorprobe", *arguments, status=status)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the example: its directory and what it printed itself, step by step."""
+
+    directory: Path
+    loss: list[float]
+    weight_norm: list[float]
+    grad_norm: list[float]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Prefix:
+    if not (BUILD / "build.ninja").exists():
+        pytest.fail(f"{BUILD} is not built: run `make build` first")
+    path = tmp_path_factory.mktemp("prefix")
+    subprocess.run(
+        ["cmake", "--install", BUILD, "--prefix", path], check=True, stdout=subprocess.DEVNULL
+    )
+    (pkgconfig,) = path.glob("lib/**/pkgconfig")
+    environment = {
+        **os.environ,
+        "PKG_CONFIG_PATH": str(pkgconfig),
+        "LD_LIBRARY_PATH": str(pkgconfig.parent),
+    }
+    return Prefix(path, environment)
+
+
+@pytest.fixture(scope="module")
+def program(prefix: Prefix, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the example as its first comment says."""
+    program = tmp_path_factory.mktemp("program") / "train"
+    flags = prefix.run("pkg-config", "--cflags", "--libs", "tensorprobe").stdout.split()
+    source = ROOT / "examples/c/train.c"
+    prefix.run("cc", "-std=c11", "-O2", "-o", program, source, *flags, "-lm")
+    return program
+
+
+def train(prefix: Prefix, program: Path, output: Path, *arguments: str) -> Run:
+    printed = prefix.run(
+        program, "--output", output, "--steps", str(STEPS), "--every", "1", *arguments
+    ).stdout
+    rows = re.findall(r"^(\d+) +(\S+) +(\S+) (\S+)$", printed, re.MULTILINE)
+    assert [int(row[0]) for row in rows] == list(range(STEPS))
+    directory = re.search(r"^files: (.*)$", printed, re.MULTILINE)
+    assert directory is not None
+    columns = [[float(row[column]) for row in rows] for column in (1, 2, 3)]
+    return Run(Path(directory[1]), *columns)
+
+
+@pytest.fixture(scope="module")
+def run(prefix: Prefix, program: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(prefix, program, tmp_path_factory.mktemp("healthy"))
+
+
+def declared_functions() -> set[str]:
+    """Return what the public headers promise."""
+    text = "".join(path.read_text() for path in (ROOT / "include/tensorprobe").glob("*.h"))
+    return set(re.findall(r"^TP_API [^;(]*?\b(tp_\w+)\(", text, re.MULTILINE))
+
+
+def library(prefix: Prefix) -> Path:
+    (path,) = prefix.path.glob("lib/**/libtensorprobe.so")
+    return path
+
+
+def version(name: str) -> str:
+    text = (ROOT / "include/tensorprobe/version.h").read_text()
+    match = re.search(rf'#define {name} "?([^"\n]+)', text)
+    assert match is not None
+    return match[1]
+
+
+def test_library_exports_exactly_the_public_functions(prefix: Prefix) -> None:
+    lines = prefix.run("nm", "-D", "--defined-only", library(prefix)).stdout.splitlines()
+    exported = {line.split()[-1] for line in lines}
+    assert len(declared_functions()) > 20
+    assert exported == declared_functions()
+
+
+def test_soname_and_version_come_from_the_header(prefix: Prefix) -> None:
+    dynamic = prefix.run("readelf", "-d", library(prefix)).stdout
+    assert f"[libtensorprobe.so.{version('TP_SOVERSION')}]" in dynamic
+    found = prefix.run("pkg-config", "--modversion", "tensorprobe").stdout.strip()
+    assert found == version("TP_VERSION_STRING")
+    assert prefix.tool("--version").stdout == f"tensorprobe {found}\n"
+
+
+def test_installed_headers_are_the_public_ones(prefix: Prefix) -> None:
+    installed = {path.name for path in (prefix.path / "include").glob("**/*.h")}
+    assert installed == {path.name for path in (ROOT / "include").glob("**/*.h")}
+
+
+def test_example_learns(run: Run) -> None:
+    assert np.mean(run.loss[-5:]) < 0.8 * run.loss[0]
+
+
+def test_csv_holds_the_norms_that_the_program_computed(run: Run) -> None:
+    for kind, expected in (("param_origin", run.weight_norm), ("grad_reduced", run.grad_norm)):
+        (file,) = run.directory.glob(f"{kind}_*.csv")
+        table = pd.read_csv(file, float_precision="round_trip")
+        rows = table[table["name"] == "hidden.weight"]
+        assert list(rows["step"]) == list(range(STEPS))
+        np.testing.assert_allclose(rows["norm"], expected, rtol=1e-12)
+        assert len(table) == STEPS * 5
+
+
+def test_show_prints_what_the_journal_holds(prefix: Prefix, run: Run) -> None:
+    output = prefix.tool("show", "--series", run.directory).stdout
+    assert re.search(rf"^steps +{STEPS} \(0 to {STEPS - 1}\), closed$", output, re.MULTILINE)
+    # 3 activations, 3 gradients of activations, 5 parameters; moments from the second step on.
+    assert re.search(rf"^records +{STEPS * 21 + (STEPS - 1) * 10}$", output, re.MULTILINE)
+    assert re.search(
+        r"^series +31: actv 3, actv_grad 3, grad_reduced 5, param_origin 5, param_updated 5, "
+        r"exp_avg 5, exp_avg_sq 5$",
+        output,
+        re.MULTILINE,
+    )
+    assert re.search(r"^alerts +none$", output, re.MULTILINE)
+    assert re.search(r"^cost +hooks \d", output, re.MULTILINE)
+    line = re.search(r"^param_origin +(\d+) +(\S+) +(\S+) +hidden\.weight$", output, re.MULTILINE)
+    assert line is not None
+    assert line.groups() == (str(STEPS), f"0-{STEPS - 1}", f"{run.weight_norm[-1]:.6g}")
+
+
+def test_broken_weight_is_named_where_it_first_shows(
+    prefix: Prefix, program: Path, tmp_path: Path
+) -> None:
+    broken = train(prefix, program, tmp_path, "--break", str(BREAK_AT))
+    assert np.isnan(broken.weight_norm[BREAK_AT])
+    output = prefix.tool("show", broken.directory).stdout
+    alerts = re.findall(r"^ +step (\d+) +(\S+) +(\S+) (\S+): ", output, re.MULTILINE)
+    # The forward pass is the first to see the weight.
+    assert alerts[0] == (str(BREAK_AT), "AnomalyNan", "actv", "hidden.output")
+
+
+def test_recover_makes_deleted_files_again(prefix: Prefix, run: Run, tmp_path: Path) -> None:
+    copy = tmp_path / run.directory.name
+    shutil.copytree(run.directory, copy)
+    tables = sorted(path.name for path in copy.glob("*.csv"))
+    events = list(copy.glob("events.*"))
+    assert tables
+    assert events
+    for path in [*copy.glob("*.csv"), *events]:
+        path.unlink()
+    shutil.rmtree(copy / "followers")
+    assert f": {STEPS} steps added" in prefix.tool("recover", copy).stdout
+    assert sorted(path.name for path in copy.glob("*.csv")) == tables
+    for name in tables:
+        assert (copy / name).read_bytes() == (run.directory / name).read_bytes()
+    assert len(list(copy.glob("events.*"))) == 1
+    assert ": 0 steps added" in prefix.tool("recover", copy).stdout
+
+
+def test_check_tells_right_from_wrong(prefix: Prefix, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"ops": ["norm"],\n "eps": 1e-8}\n')
+    assert prefix.tool("check", config).stdout == f"{config}: OK\n"
+    config.write_text('{"ops": ["norm"],\n "epps": 1e-8}\n')
+    error = prefix.tool("check", config, status=1).stderr
+    assert f"{config}:2:" in error
+    assert "epps" in error
+    assert "eps" in error.replace("epps", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ([], 2),
+        (["sing"], 2),
+        (["show"], 2),
+        (["show", "--loudly", "."], 2),
+        (["show", "no/such/directory"], 1),
+        (["recover"], 2),
+        (["recover", "no/such/directory"], 1),
+        (["check", "a", "b"], 2),
+        (["check", "no/such/file"], 1),
+        (["--help"], 0),
+        (["show", "--help"], 0),
+        (["recover", "--help"], 0),
+        (["check", "--help"], 0),
+    ],
+)
+def test_exit_codes(prefix: Prefix, arguments: list[str], status: int) -> None:
+    result = prefix.tool(*arguments, status=status)
+    text = result.stdout if status == 0 else result.stderr
+    assert "tensorprobe" in text
+    assert (result.stdout if status else result.stderr) == ""
