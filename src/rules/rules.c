@@ -216,6 +216,8 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
     if (alerts->failed) {
         return TP_ERR_NOMEM;
     }
-    count_the_others(alerts, start);
+    if (alerts->size > start) {
+        count_the_others(alerts, start);
+    }
     return status;
 }
