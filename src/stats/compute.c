@@ -51,12 +51,17 @@ static double block_m2(const tp_kernel *kernel, const void *data, size_t n, doub
     return corrected > 0.0 ? corrected : 0.0;
 }
 
+static double finite_abs_max(const tp_block *block)
+{
+    return -block->min > block->max ? -block->min : block->max;
+}
+
 static double block_abs_max(const tp_block *block, uint64_t finite)
 {
     if (block->pos_inf + block->neg_inf > 0) {
         return INFINITY;
     }
-    return finite > 0 ? fmax(-block->min, block->max) : -1.0;
+    return finite > 0 ? finite_abs_max(block) : -1.0;
 }
 
 static void add_block(tp_pass *pass, const void *data, size_t n, uint64_t position, bool wide)
@@ -71,7 +76,7 @@ static void add_block(tp_pass *pass, const void *data, size_t n, uint64_t positi
     double scale = 1.0;
     int64_t exp = 0;
     if (wide && finite > 0) {
-        const double largest = fmax(-block.min, block.max);
+        const double largest = finite_abs_max(&block);
         if (largest > LARGEST_UNSCALED) {
             scale = 0x1p-600;
             exp = SCALE_EXP;
@@ -118,6 +123,11 @@ static uint64_t abs_max_index(const tp_pass *pass, tp_walk *walk, const tp_tenso
     return tp_walk_index(walk, tensor, pass->abs_max_from + i);
 }
 
+static double unscaled(double x, int64_t exp)
+{
+    return exp == 0 ? x : ldexp(x, (int)exp);
+}
+
 static void finish(const tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *out)
 {
     const tp_block *seen = &pass->seen;
@@ -135,8 +145,8 @@ static void finish(const tp_pass *pass, uint64_t count, uint64_t weight, tp_stat
         .finite_max = total.n > 0 ? seen->max : quiet_nan,
         .abs_max = pass->abs_max >= 0.0 ? pass->abs_max : quiet_nan,
         .abs_max_index = TP_NO_INDEX,
-        .sum = ldexp(total.sum * times, (int)total.exp),
-        .sum_abs = ldexp(total.sum_abs * times, (int)total.exp),
+        .sum = unscaled(total.sum * times, total.exp),
+        .sum_abs = unscaled(total.sum_abs * times, total.exp),
         .sum_sq = total.sum_sq * times,
         .m2 = seen->min == seen->max ? 0.0 : total.m2 * times,
         .sq_exp = total.exp,
@@ -286,7 +296,7 @@ double tp_stats_norm(const tp_stats *stats)
     if (stats->pos_inf + stats->neg_inf > 0) {
         return INFINITY;
     }
-    return ldexp(sqrt(stats->sum_sq), (int)stats->sq_exp);
+    return unscaled(sqrt(stats->sum_sq), stats->sq_exp);
 }
 
 double tp_stats_mean(const tp_stats *stats)
@@ -309,5 +319,5 @@ double tp_stats_std(const tp_stats *stats)
     if (finite == 0) {
         return (double)NAN;
     }
-    return ldexp(sqrt(stats->m2 / (double)finite), (int)stats->sq_exp);
+    return unscaled(sqrt(stats->m2 / (double)finite), stats->sq_exp);
 }

@@ -64,7 +64,7 @@ void tp_tree_add(tp_tree *tree, const tp_part *block)
 tp_part tp_tree_total(const tp_tree *tree)
 {
     tp_part total = {0};
-    for (int level = 0; level < TP_TREE_LEVELS; level++) {
+    for (int level = 0; tree->blocks >> level != 0; level++) {
         if ((tree->blocks >> level & 1) != 0) {
             total = merge(tree->level[level], total);
         }

@@ -191,7 +191,10 @@ void tp_walk_seek(tp_walk *walk, uint64_t position)
 
 uint64_t tp_walk_index(const tp_walk *walk, const tp_tensor *tensor, uint64_t position)
 {
-    uint64_t at[TP_MAX_DIMS] = {0};
+    uint64_t at[TP_MAX_DIMS];
+    for (uint32_t d = 0; d < tensor->ndim; d++) {
+        at[d] = 0;
+    }
     for (uint32_t i = walk->order_size; i-- > 0;) {
         const uint64_t size = (uint64_t)tensor->shape[walk->order[i]];
         at[walk->order[i]] = position % size;

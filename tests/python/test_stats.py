@@ -1,0 +1,260 @@
+"""Statistics of one tensor against NumPy and exact sums in f64, for every dtype and layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensorprobe import _core
+from torch import Tensor
+
+SEED = 20261130
+EPS = 1e-8
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+INF = math.inf
+NAN = math.nan
+
+Stats = dict[str, Any]
+
+
+def compute(tensor: Tensor, eps: float = EPS) -> Stats:
+    return dict(_core.compute_stats(tensor, eps))
+
+
+def shown_infinity(infinite: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    return float(infinite[0]) if (infinite == infinite[0]).all() else NAN
+
+
+def brute(tensor: Tensor, eps: float) -> Stats:
+    """The same fields from NumPy; sums are correctly rounded (math.fsum)."""
+    x: np.ndarray[Any, np.dtype[np.float64]] = tensor.detach().double().numpy().reshape(-1)
+    finite = x[np.isfinite(x)]
+    magnitude = np.abs(x[~np.isnan(x)])
+    empty_or_nan = x.size == 0 or bool(np.isnan(x).any())
+    mean = math.fsum(finite) / finite.size if finite.size else NAN
+    infinite = x[np.isinf(x)]
+    shown_mean = NAN if empty_or_nan else shown_infinity(infinite) if infinite.size else mean
+    return {
+        "count": x.size,
+        "nan": int(np.isnan(x).sum()),
+        "pos_inf": int(np.isposinf(x).sum()),
+        "neg_inf": int(np.isneginf(x).sum()),
+        "zeros": int((np.abs(x) < eps).sum()),
+        "subnormal": int(((x != 0) & (np.abs(x) < torch.finfo(tensor.dtype).tiny)).sum()),
+        "min": NAN if empty_or_nan else x.min(),
+        "max": NAN if empty_or_nan else x.max(),
+        "finite_min": finite.min() if finite.size else NAN,
+        "finite_max": finite.max() if finite.size else NAN,
+        "abs_max": magnitude.max() if magnitude.size else NAN,
+        "sum": math.fsum(finite),
+        "sum_abs": math.fsum(np.abs(finite)),
+        "mean": shown_mean,
+        "norm": NAN if np.isnan(x).any() else INF if infinite.size else float(math.hypot(*finite)),
+        "std": math.hypot(*(finite - mean)) / math.sqrt(finite.size) if finite.size else NAN,
+    }
+
+
+EXACT = ["count", "nan", "pos_inf", "neg_inf", "zeros", "subnormal"]
+EXACT += ["min", "max", "finite_min", "finite_max", "abs_max"]
+
+
+def check(tensor: Tensor, eps: float = EPS) -> Stats:
+    found = compute(tensor, eps)
+    right = brute(tensor, eps)
+    for field in EXACT:
+        np.testing.assert_equal(found[field], right[field], err_msg=field)
+    scale = right["sum_abs"]
+    assert abs(found["sum"] - right["sum"]) <= 1e-14 * scale
+    assert found["sum_abs"] == pytest.approx(scale, rel=1e-14, abs=0.0)
+    assert found["norm"] == pytest.approx(right["norm"], rel=1e-12, abs=0.0, nan_ok=True)
+    count = max(1, right["count"])
+    mean_error = 1e-12 * scale / count
+    assert found["mean"] == pytest.approx(right["mean"], rel=0.0, abs=mean_error, nan_ok=True)
+    assert found["std"] == pytest.approx(right["std"], rel=1e-9, abs=mean_error, nan_ok=True)
+    if math.isnan(right["abs_max"]):
+        assert found["abs_max_index"] == 2**64 - 1
+    else:
+        element = tensor.reshape(-1)[found["abs_max_index"]]
+        assert abs(float(element)) == right["abs_max"]
+    return found
+
+
+def normal(*shape: int, seed: int = SEED) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 31, 64, 100, 4095, 4096, 4097, 8193, 20000, 99999])
+def test_lengths(dtype: torch.dtype, n: int) -> None:
+    found = check(normal(n, seed=n).to(dtype))
+    best = {"torch.float64": "f64", "torch.float32": "f32"}.get(str(dtype))
+    best = best or {"torch.float16": "f16", "torch.bfloat16": "bf16"}[str(dtype)]
+    assert found["kernel"].startswith(best + "_")
+
+
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "transposed": lambda: normal(70, 90).t(),
+    "permuted": lambda: normal(7, 40, 30).permute(2, 0, 1),
+    "channels_last": lambda: normal(2, 8, 16, 17).contiguous(memory_format=torch.channels_last),
+    "rows": lambda: normal(100, 100)[:, 3:60],
+    "long_rows": lambda: normal(5, 9000)[1:, 10:8800],
+    "columns": lambda: normal(100, 120)[:, ::3],
+    "column": lambda: normal(5000, 3)[:, 1],
+    "every_other_row": lambda: normal(90, 64)[::2],
+    "sliced_permuted": lambda: normal(12, 20, 30)[1:9, ::2, 5:].permute(1, 2, 0),
+    "expanded_front": lambda: normal(1, 50).expand(300, 50),
+    "expanded_middle": lambda: normal(40, 1, 50).expand(40, 30, 50),
+    "expanded_scalar": lambda: normal(1).expand(7, 1000),
+    "overlapping": lambda: normal(3000).unfold(0, 5, 2),
+    "as_strided": lambda: torch.as_strided(normal(500), (30, 40), (3, 7)),
+    "offset": lambda: normal(10001)[1:],
+    "diagonal": lambda: normal(200, 200).diagonal(),
+    "size_one_dims": lambda: normal(1, 600, 1, 7, 1).transpose(1, 3),
+    "scalar": lambda: normal(1)[0],
+    "empty": lambda: normal(0, 5),
+    "empty_strided": lambda: normal(4, 5)[:, 5:],
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str, dtype: torch.dtype) -> None:
+    tensor = LAYOUTS[layout]()
+    # An exact copy of the layout in another dtype.
+    storage = torch.tensor(tensor.untyped_storage(), dtype=torch.uint8).view(torch.float64)
+    other = torch.as_strided(
+        storage.to(dtype), tensor.shape, tensor.stride(), tensor.storage_offset()
+    )
+    check(other)
+
+
+def test_index_is_row_major_and_first_in_memory() -> None:
+    base = torch.zeros(50, 60)
+    base[41, 7] = -9.0
+    base[3, 50] = 9.0
+    assert compute(base)["abs_max_index"] == 3 * 60 + 50
+    assert compute(base.t())["abs_max_index"] == 50 * 50 + 3
+    assert compute(base[3:, 7:])["abs_max_index"] == 43
+    block = torch.zeros(3, 5000)
+    block[1, 4321] = 2.0
+    assert compute(block)["abs_max_index"] == 9321
+    assert compute(block.t())["abs_max_index"] == 4321 * 3 + 1
+    assert compute(torch.tensor([[0.0], [5.0]]).expand(2, 9))["abs_max_index"] == 9
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("values", [[NAN], [INF], [-INF], [INF, -INF], [NAN, INF], [NAN] * 3])
+@pytest.mark.parametrize("n", [0, 5, 5000, 20000])
+def test_not_finite(values: list[float], n: int, dtype: torch.dtype) -> None:
+    tensor = normal(n + len(values)).to(dtype)
+    tensor[n // 2 : n // 2 + len(values)] = torch.tensor(values, dtype=dtype)
+    check(tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_random_bits(dtype: torch.dtype) -> None:
+    width = torch.finfo(dtype).bits
+    generator = torch.Generator().manual_seed(SEED)
+    raw = torch.randint(0, 256, (30000 * width // 8,), dtype=torch.uint8, generator=generator)
+    tensor = raw.view(dtype)
+    found = compute(tensor)
+    x = tensor.double().numpy()
+    assert found["nan"] == np.isnan(x).sum()
+    assert found["pos_inf"] == np.isposinf(x).sum()
+    assert found["neg_inf"] == np.isneginf(x).sum()
+    assert found["subnormal"] == ((x != 0) & (np.abs(x) < torch.finfo(dtype).tiny)).sum()
+    assert found["finite_max"] == x[np.isfinite(x)].max()
+    assert found["finite_min"] == x[np.isfinite(x)].min()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("eps", [0.0, 1e-8, 0.1, 1e-45, 5e-324, 1e39, 1e300, INF])
+def test_zeros(eps: float, dtype: torch.dtype) -> None:
+    tensor = torch.cat([normal(3000), torch.tensor([0.0, -0.0, 1e-8, -1e-8, 1e-9, 2.5, NAN, INF])])
+    check(tensor.to(dtype), eps)
+
+
+def test_zeros_are_compared_in_f64() -> None:
+    # The float next to 0.1 is larger than the double 0.1, so it is no zero for eps = 0.1.
+    assert compute(torch.tensor([0.1]), 0.1)["zeros"] == 0
+    assert compute(torch.tensor([0.1]), math.nextafter(float(np.float32(0.1)), 1))["zeros"] == 1
+
+
+def test_bad_eps_is_refused() -> None:
+    for eps in (-1.0, NAN):
+        with pytest.raises(ValueError):  # noqa: PT011
+            compute(torch.ones(3), eps)
+
+
+@pytest.mark.parametrize("power", [-1000, -600, -451, -449, 449, 451, 1000])
+@pytest.mark.parametrize("n", [1, 100, 5000])
+def test_squares_beyond_the_range_of_f64(power: int, n: int) -> None:
+    check(torch.from_numpy(np.ldexp(normal(n).numpy(), power)))
+
+
+def test_norm_of_huge_and_tiny() -> None:
+    assert compute(torch.full((10000,), 1e200, dtype=torch.float64))["norm"] == pytest.approx(1e202)
+    tiny = torch.full((10000,), 1e-200, dtype=torch.float64)
+    assert compute(tiny)["norm"] == pytest.approx(1e-198, rel=1e-12)
+    zeros = torch.zeros(8192, dtype=torch.float64)
+    assert compute(torch.cat([zeros, tiny]))["norm"] == pytest.approx(1e-198, rel=1e-12)
+    mixed = torch.cat([tiny, torch.ones(9, dtype=torch.float64), tiny * 1e300, tiny * 1e400])
+    assert compute(mixed)["norm"] == INF  # 1e-200 * 1e400 is infinite
+    mixed = torch.cat([tiny, torch.ones(9, dtype=torch.float64), tiny * 1e300 * 1e100])
+    assert compute(mixed)["norm"] == pytest.approx(1e202, rel=1e-12)
+    assert compute(zeros)["sq_exp"] == 0
+    assert compute(torch.ones(3))["sq_exp"] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("n", [2, 1000, 4096, 100000])
+def test_std_far_from_zero(n: int, dtype: torch.dtype) -> None:
+    step = 1.0 if dtype == torch.float64 else 8.0  # floats near 1e8 are 8 apart
+    signs = torch.ones(n, dtype=torch.float64)
+    signs[::2] = -1.0
+    tensor = (1e8 + step * signs).to(dtype)
+    assert compute(tensor)["std"] == pytest.approx(step, rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [0.1, -3.7e-5, 1.0, 0.0, 12345.678])
+def test_std_of_a_constant_is_zero(value: float, dtype: torch.dtype) -> None:
+    tensor = torch.full((10007,), value, dtype=dtype)
+    found = check(tensor)
+    assert found["std"] == 0.0
+    tensor[77] = NAN
+    assert compute(tensor)["std"] == 0.0
+
+
+def test_zero_is_positive() -> None:
+    found = compute(torch.full((20,), -0.0))
+    for field in ("min", "max", "finite_min", "finite_max", "abs_max", "sum", "mean", "norm"):
+        assert math.copysign(1.0, found[field]) == 1.0, field
+
+
+def test_empty_and_scalar() -> None:
+    found = compute(torch.empty(0, 3))
+    assert (found["count"], found["norm"], found["sum"]) == (0, 0, 0)
+    assert found["abs_max_index"] == 2**64 - 1
+    for field in ("min", "max", "finite_min", "finite_max", "abs_max", "mean", "std"):
+        assert math.isnan(found[field]), field
+    found = compute(torch.tensor(-2.5))
+    assert (found["count"], found["min"], found["max"], found["norm"]) == (1, -2.5, -2.5, 2.5)
+    assert (found["std"], found["abs_max_index"]) == (0.0, 0)
+
+
+def test_flush_denormal_changes_nothing() -> None:
+    tensor = torch.tensor([1e-40, -3e-42, 1.0, 0.0])
+    right = compute(tensor, 1e-41)
+    assert right["subnormal"] == 2
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU can't flush subnormals")
+    try:
+        assert compute(tensor, 1e-41) == right
+    finally:
+        torch.set_flush_denormal(False)
