@@ -169,10 +169,7 @@ static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
     }
     pthread_cond_broadcast(&writer->done);
     pthread_mutex_unlock(&writer->lock);
-    /* A step with slots that somebody may still fill is left alone, even by free. */
-    if (surplus != NULL && tp_step_is_complete(surplus)) {
-        tp_step_free(surplus);
-    }
+    tp_step_abandon(surplus); /* somebody may still fill a slot of it */
 }
 
 static void *run_writer(void *argument)
@@ -351,6 +348,9 @@ void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns)
     bool taken = room && !too_much;
     /* Whoever still holds a slot of a step that was given up may fill it: nobody else may. */
     if (taken || !tp_step_is_complete(*step)) {
+        if (!taken) {
+            tp_step_abandon(*step);
+        }
         *step = writer->spare_count > 0 ? writer->spare[--writer->spare_count] : NULL;
     }
     pthread_mutex_unlock(&writer->lock);

@@ -145,10 +145,26 @@ tp_record *tp_step_reserve(tp_step *step, uint32_t key)
     return slot;
 }
 
+/* Abandoning counts like one more slot than there are: whoever comes last frees. */
+static void count_filled(tp_step *step)
+{
+    uint64_t filled = atomic_fetch_add_explicit(&step->filled, 1, memory_order_acq_rel) + 1;
+    if (filled > tp_step_count(step)) {
+        tp_step_free(step);
+    }
+}
+
 void tp_step_fill(tp_step *step, tp_record *slot)
 {
     __atomic_store_n(&slot->state, TP_SLOT_DONE, __ATOMIC_RELEASE);
-    atomic_fetch_add_explicit(&step->filled, 1, memory_order_release);
+    count_filled(step);
+}
+
+void tp_step_abandon(tp_step *step)
+{
+    if (step != NULL) {
+        count_filled(step);
+    }
 }
 
 void tp_step_close(tp_step *step)

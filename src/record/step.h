@@ -15,6 +15,9 @@ typedef struct tp_step tp_step;
 tp_status tp_step_new(tp_step **out, uint32_t capacity);
 void tp_step_free(tp_step *step); /* accepts NULL */
 
+/* Frees a closed step as soon as no slot is pending: now, or when the last one is filled. */
+void tp_step_abandon(tp_step *step);
+
 /* Empties it for the step with this number. Not while slots are pending. */
 void tp_step_begin(tp_step *step, uint64_t number);
 
