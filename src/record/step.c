@@ -19,8 +19,8 @@ struct tp_step {
     _Atomic(tp_record *) chunks[MAX_CHUNKS];
     pthread_mutex_t chunk_lock;
     atomic_uint reserved;
-    atomic_uint filled;
-    atomic_uint lost; /* reserved without memory: there is no slot behind the number */
+    atomic_uint references; /* of its owner, and of each slot that is still to be filled */
+    atomic_uint lost;       /* reserved without memory: there is no slot behind the number */
     atomic_bool closed;
     atomic_ullong hook_ns;
     atomic_ullong errors;
@@ -84,7 +84,7 @@ void tp_step_begin(tp_step *step, uint64_t number)
     }
     free_chunks(step);
     atomic_store(&step->reserved, 0);
-    atomic_store(&step->filled, 0);
+    atomic_store(&step->references, 1);
     atomic_store(&step->lost, 0);
     atomic_store(&step->closed, false);
     atomic_store(&step->hook_ns, 0);
@@ -137,6 +137,7 @@ tp_record *tp_step_reserve(tp_step *step, uint32_t key)
         }
         slot = &chunk[behind % CHUNK_RECORDS];
     }
+    atomic_fetch_add_explicit(&step->references, 1, memory_order_relaxed);
     memset(slot, 0, sizeof *slot);
     slot->key = key;
     slot->order = number;
@@ -145,11 +146,10 @@ tp_record *tp_step_reserve(tp_step *step, uint32_t key)
     return slot;
 }
 
-/* Abandoning counts like one more slot than there are: whoever comes last frees. */
-static void count_filled(tp_step *step)
+/* Nothing of the step may be touched after this, unless one holds another reference. */
+static void drop_reference(tp_step *step)
 {
-    uint64_t filled = atomic_fetch_add_explicit(&step->filled, 1, memory_order_acq_rel) + 1;
-    if (filled > tp_step_count(step)) {
+    if (atomic_fetch_sub_explicit(&step->references, 1, memory_order_acq_rel) == 1) {
         tp_step_free(step);
     }
 }
@@ -157,13 +157,13 @@ static void count_filled(tp_step *step)
 void tp_step_fill(tp_step *step, tp_record *slot)
 {
     __atomic_store_n(&slot->state, TP_SLOT_DONE, __ATOMIC_RELEASE);
-    count_filled(step);
+    drop_reference(step);
 }
 
 void tp_step_abandon(tp_step *step)
 {
     if (step != NULL) {
-        count_filled(step);
+        drop_reference(step);
     }
 }
 
@@ -177,7 +177,7 @@ void tp_step_close(tp_step *step)
 bool tp_step_is_complete(const tp_step *step)
 {
     return atomic_load_explicit(&step->closed, memory_order_acquire) &&
-           atomic_load_explicit(&step->filled, memory_order_acquire) == tp_step_count(step);
+           atomic_load_explicit(&step->references, memory_order_acquire) == 1;
 }
 
 uint64_t tp_step_count(const tp_step *step)
