@@ -6,6 +6,8 @@
 #include <stdio.h>
 
 #include "monitor/follower.h"
+#include "monitor/run.h"
+#include "tensorprobe/reader.h"
 
 static const char help[] = "usage: tensorprobe recover DIRECTORY…\n"
                            "\n"
@@ -17,11 +19,27 @@ static const char help[] = "usage: tensorprobe recover DIRECTORY…\n"
                            "\n"
                            "  --help  this text\n";
 
+/* A directory without a journal is a mistake of the caller's, not one with nothing to do. */
+static tp_status find_journal(const char *directory, tp_error *error)
+{
+    tp_reader *reader = NULL;
+    tp_status status = tp_reader_open(&reader, directory, error);
+    tp_reader_close(&reader);
+    return status;
+}
+
 static int recover(const char *name, const char *directory)
 {
     uint64_t steps = 0;
+    int lock = -1;
     tp_error error = {0};
-    if (tp_follow_directory(directory, &steps, &error) != TP_OK) {
+    if (find_journal(directory, &error) != TP_OK ||
+        tp_run_lock(directory, &lock, &error) != TP_OK) {
+        return tp_tool_failed(name, &error);
+    }
+    tp_status status = tp_follow_directory(directory, &steps, &error);
+    tp_run_unlock(directory, lock, status == TP_OK);
+    if (status != TP_OK) {
         return tp_tool_failed(name, &error);
     }
     printf("%s: %" PRIu64 " %s added\n", directory, steps, steps == 1 ? "step" : "steps");
