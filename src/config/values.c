@@ -7,9 +7,12 @@
 
 #include "base/log.h"
 
-__attribute__((format(printf, 4, 0))) static tp_status
-fail_at(const tp_config_text *text, const tp_place *place, tp_token token, const char *format,
-        va_list arguments)
+static tp_status fail_at(const tp_config_text *text, const tp_place *place, tp_token token,
+                         const char *format, va_list arguments)
+    __attribute__((format(printf, 4, 0)));
+
+static tp_status fail_at(const tp_config_text *text, const tp_place *place, tp_token token,
+                         const char *format, va_list arguments)
 {
     tp_error *error = text->error;
     if (error != NULL) {
