@@ -181,9 +181,6 @@ static tp_bounds bounds_of(uint32_t dtype, double eps)
 
 static const tp_kernel *kernel_of(int isa, uint32_t dtype)
 {
-    if (isa > tp_cpu_isa_supported()) {
-        return NULL;
-    }
     switch (isa) {
     case TP_ISA_SCALAR:
         return tp_kernel_scalar(dtype);
@@ -246,26 +243,32 @@ static void read_in_default_environment(const tp_kernel *kernel, const tp_tensor
 #endif
 }
 
+static tp_status compute(const tp_tensor *tensor, double eps, const tp_kernel *kernel,
+                         tp_stats *out)
+{
+    if (kernel == NULL) {
+        return TP_ERR_UNSUPPORTED;
+    }
+    tp_walk walk;
+    const tp_status status = tp_walk_open(&walk, tensor);
+    if (status == TP_OK) {
+        read_in_default_environment(kernel, tensor, eps, &walk, out);
+    }
+    return status;
+}
+
 tp_status tp_stats_compute_isa(const tp_tensor *tensor, double eps, int isa, tp_stats *out,
                                const char **kernel)
 {
     if (tensor == NULL || out == NULL || !(eps >= 0.0)) {
         return TP_ERR_ARGUMENT;
     }
-    const tp_kernel *chosen = kernel_of(isa, tensor->dtype);
-    if (chosen == NULL) {
-        return TP_ERR_UNSUPPORTED;
-    }
-    tp_walk walk;
-    const tp_status status = tp_walk_open(&walk, tensor);
-    if (status != TP_OK) {
-        return status;
-    }
-    read_in_default_environment(chosen, tensor, eps, &walk, out);
-    if (kernel != NULL) {
+    const tp_kernel *chosen = isa <= tp_cpu_isa_supported() ? kernel_of(isa, tensor->dtype) : NULL;
+    const tp_status status = compute(tensor, eps, chosen, out);
+    if (status == TP_OK && kernel != NULL) {
         *kernel = chosen->name;
     }
-    return TP_OK;
+    return status;
 }
 
 /* The best that both this build and tp_cpu_isa allow. */
@@ -285,7 +288,10 @@ const char *tp_stats_isa(void)
 
 tp_status tp_stats_compute(const tp_tensor *tensor, double eps, tp_stats *out)
 {
-    return tp_stats_compute_isa(tensor, eps, isa_in_use(), out, NULL);
+    if (tensor == NULL || out == NULL || !(eps >= 0.0)) {
+        return TP_ERR_ARGUMENT;
+    }
+    return compute(tensor, eps, kernel_of(isa_in_use(), tensor->dtype), out);
 }
 
 double tp_stats_norm(const tp_stats *stats)

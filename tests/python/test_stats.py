@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensorprobe import _core
 from torch import Tensor
+
+from tensorprobe import _core
 
 SEED = 20261130
 EPS = 1e-8
