@@ -42,8 +42,8 @@ tp_status tp_segment_header_get(const uint8_t *bytes, size_t size, tp_run_info *
                                 uint32_t *header_size);
 
 /* Appends a frame that will lie at this offset of its segment. The payload is packed by zstd when
- * that makes it smaller. TP_ERR_ARGUMENT: longer than TP_FRAME_PAYLOAD_MAX. A failed allocation shows in
- * out->failed. */
+ * that makes it smaller. TP_ERR_ARGUMENT: longer than TP_FRAME_PAYLOAD_MAX. A failed allocation
+ * shows in out->failed. */
 tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
                        const tp_buf *payload, ZSTD_CCtx *packer);
 
