@@ -4,7 +4,8 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 SHELL := /bin/bash
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/.venv
+export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
 JOBS ?= $(shell nproc)
 C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h')
