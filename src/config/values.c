@@ -102,10 +102,10 @@ static tp_status fail_unknown(const tp_config_text *text, const tp_config_field 
         }
     }
     if (nearest != NULL) {
-        return fail_name(text, place, "unknown tp_config_field; write \"%s\"", nearest);
+        return fail_name(text, place, "unknown field; write \"%s\"", nearest);
     }
     return fail_name(text, place,
-                     "unknown tp_config_field; remove it (docs/configuration.md lists them all)");
+                     "unknown field; remove it (docs/configuration.md lists them all)");
 }
 
 tp_status tp_config_read_object(const tp_config_text *text, const tp_config_field *fields,

@@ -1,0 +1,396 @@
+/* What each field means, and what happens to what is wrong. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "config_fixture.h"
+
+static void test_trainer_mon_defaults(void **state)
+{
+    (void)state;
+    tp_config c = read_good("{}", false);
+    assert_int_equal(c.target_count, 1);
+    assert_string_equal(c.targets[0].name, "");
+    assert_false(c.targets[0].input.given || c.targets[0].output.given);
+    assert_false(c.xy_distribution || c.all_xy || c.forward_only || c.backward_only);
+    assert_false(c.wg_distribution || c.param_distribution || c.mv_distribution);
+    assert_false(c.input_grad_tensor || c.strict);
+    assert_int_equal(c.op_count, 1);
+    assert_int_equal(c.ops[0], TP_OP_NORM);
+    assert_true(c.eps == 1e-8);
+    assert_int_equal(c.formats, TP_FORMAT_TENSORBOARD);
+    assert_int_equal(c.ndigits, 0);
+    assert_int_equal(c.step_count_per_record, 1);
+    assert_int_equal(c.rule_count, 0);
+    assert_int_equal(c.segment_bytes, 67108864);
+    assert_int_equal(c.budget_bytes, 268435456);
+    assert_int_equal(c.wait_ms, 1000);
+    tp_config_free(&c);
+}
+
+static void test_watch_defaults(void **state)
+{
+    static const uint32_t ops[] = {TP_OP_NORM, TP_OP_MIN,   TP_OP_MAX,
+                                   TP_OP_MEAN, TP_OP_ZEROS, TP_OP_NANS};
+    (void)state;
+    tp_config c;
+    tp_config_defaults(&c, true); /* usable without any text */
+    assert_int_equal(c.target_count, 1);
+    assert_true(c.xy_distribution && c.all_xy);
+    assert_true(c.wg_distribution && c.param_distribution && c.mv_distribution);
+    assert_int_equal(c.op_count, 6);
+    assert_memory_equal(c.ops, ops, sizeof ops);
+    assert_int_equal(c.formats, TP_FORMAT_CSV | TP_FORMAT_TENSORBOARD);
+    assert_int_equal(c.step_count_per_record, 1000);
+    assert_int_equal(c.rule_count, 2);
+    assert_int_equal(c.rules[0].rule, TP_RULE_ANOMALY_NAN);
+    assert_true(isnan(c.rules[0].threshold));
+    assert_int_equal(c.rules[1].rule, TP_RULE_ANOMALY_TURBULENCE);
+    assert_true(c.rules[1].factor && c.rules[1].threshold == 10);
+    assert_int_equal(c.rules[1].min_samples, 20);
+    tp_config_free(&c);
+    c = read_good("{\"alert\": {\"rules\": []}, \"format\": \"csv\"}", true);
+    assert_int_equal(c.rule_count, 0);
+    assert_int_equal(c.formats, TP_FORMAT_CSV);
+    assert_true(c.all_xy && c.wg_distribution);
+    tp_config_free(&c);
+}
+
+static void check_side(const tp_side_spec *side, bool tuple, uint32_t length, uint32_t index)
+{
+    assert_true(side->given);
+    assert_int_equal(side->tuple, tuple);
+    assert_int_equal(side->length, length);
+    assert_int_equal(side->index, index);
+}
+
+static void test_targets(void **state)
+{
+    (void)state;
+    tp_config c = read_good("{\"targets\": {\"a.b\": {\"input\": \"tuple[2]:1\", \"output\": "
+                            "\"tensor\", \"output_grad\": \"tuple[3]\"}, \"c\": {}}}",
+                            false);
+    assert_int_equal(c.target_count, 2);
+    assert_string_equal(c.targets[0].name, "a.b");
+    check_side(&c.targets[0].input, true, 2, 1);
+    check_side(&c.targets[0].output, false, 0, 0);
+    check_side(&c.targets[0].output_grad, true, 3, 0);
+    assert_false(c.targets[0].input_grad.given);
+    assert_string_equal(c.targets[1].name, "c");
+    assert_false(c.targets[1].input.given);
+    tp_config_free(&c);
+}
+
+static void test_who_names_no_module_wants_every_module(void **state)
+{
+    static const struct {
+        const char *text;
+        bool watch;
+        bool all;
+    } cases[] = {
+        {"{\"xy_distribution\": true}", false, true},
+        {"{\"xy_distribution\": true, \"targets\": {}}", false, true},
+        {"{\"xy_distribution\": true, \"all_xy\": false}", false, false},
+        {"{\"xy_distribution\": true, \"targets\": {\"a\": {}}}", false, false},
+        {"{\"xy_distribution\": true, \"targets\": {\"a\": {}}, \"all_xy\": true}", false, true},
+        {"{\"targets\": {\"a\": {}}}", true, false},
+        {"{\"targets\": {\"a\": {}}, \"all_xy\": true}", true, true},
+        {"{}", true, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tp_config c = read_good(cases[i].text, cases[i].watch);
+        assert_int_equal(c.all_xy, cases[i].all);
+        tp_config_free(&c);
+    }
+}
+
+static void test_plain_fields(void **state)
+{
+    (void)state;
+    tp_config c = read_good(
+        "{\"wg_distribution\": true, \"param_distribution\": true, \"mv_distribution\": true,"
+        "\"forward_only\": true, \"strict\": true, \"input_grad\": \"tensor\", \"eps\": 0,"
+        "\"ndigits\": 20, \"step_count_per_record\": 7, \"format\": [\"csv\", \"tensorboard\"],"
+        "\"ops\": [\"max\", \"dtype\", \"max\", \"id\"],"
+        "\"journal\": {\"segment_bytes\": 4096, \"budget_bytes\": 1, \"wait_ms\": 0}}",
+        false);
+    assert_true(c.wg_distribution && c.param_distribution && c.mv_distribution);
+    assert_true(c.forward_only && c.strict && c.input_grad_tensor);
+    assert_true(c.eps == 0);
+    assert_int_equal(c.ndigits, 20);
+    assert_int_equal(c.step_count_per_record, 7);
+    assert_int_equal(c.formats, TP_FORMAT_CSV | TP_FORMAT_TENSORBOARD);
+    assert_int_equal(c.op_count, 3);
+    assert_int_equal(c.ops[0], TP_OP_MAX);
+    assert_int_equal(c.ops[1], TP_OP_DTYPE);
+    assert_int_equal(c.ops[2], TP_OP_ID);
+    assert_int_equal(c.segment_bytes, 4096);
+    assert_int_equal(c.budget_bytes, 1);
+    assert_int_equal(c.wait_ms, 0);
+    tp_config_free(&c);
+    c = read_good("{\"ops\": [], \"format\": \"api\", \"input_grad\": \"module\"}", true);
+    assert_int_equal(c.op_count, 1);
+    assert_int_equal(c.ops[0], TP_OP_NORM);
+    assert_int_equal(c.formats, TP_FORMAT_API);
+    assert_false(c.input_grad_tensor);
+    tp_config_free(&c);
+}
+
+static void test_rules(void **state)
+{
+    (void)state;
+    tp_config c =
+        read_good("{\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"},"
+                  "{\"rule_name\": \"AnomalyNan\", \"args\": {\"threshold\": 1e10}},"
+                  "{\"rule_name\": \"AnomalyTurbulence\", \"args\": {\"threshold\": 1}},"
+                  "{\"args\": {\"threshold\": 5.5, \"mode\": \"factor\"}, \"rule_name\": "
+                  "\"AnomalyTurbulence\"},"
+                  "{\"rule_name\": \"AnomalyTurbulence\", \"args\": {\"threshold\": 0, \"mode\": "
+                  "\"relative\", \"min_samples\": 3}}]}}",
+                  true);
+    assert_int_equal(c.rule_count, 5);
+    assert_true(isnan(c.rules[0].threshold));
+    assert_true(c.rules[1].threshold == 1e10);
+    assert_int_equal(c.rules[2].rule, TP_RULE_ANOMALY_TURBULENCE);
+    assert_true(c.rules[2].threshold == 1 && !c.rules[2].factor);
+    assert_int_equal(c.rules[2].min_samples, 1);
+    assert_true(c.rules[3].threshold == 5.5 && c.rules[3].factor);
+    assert_int_equal(c.rules[3].min_samples, 20);
+    assert_true(c.rules[4].threshold == 0 && !c.rules[4].factor);
+    assert_int_equal(c.rules[4].min_samples, 3);
+    tp_config_free(&c);
+}
+
+static void test_messages(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *message;
+    } cases[] = {
+        {"[]", "t.json:1:1: must be an object: write { … }"},
+        {"{\n  \"xy_distributon\": true\n}",
+         "t.json:2:3: xy_distributon: unknown field; write \"xy_distribution\""},
+        {"{\"colour\": 1}",
+         "t.json:1:2: colour: unknown field; remove it (docs/configuration.md lists them all)"},
+        {"{\"a\\\"\\u00e4}{\": 1}", "t.json:1:2: a\"ä}{: unknown field; remove it "
+                                    "(docs/configuration.md lists them all)"},
+        {"{\"targets\": {\"a]\\\\\": {}, \"ü\": {}, \"fc1\": {\"output\": \"tensor\",\n"
+         "   \"input\": \"tuple[2]:2\"}}}",
+         "t.json:2:13: targets.fc1.input: must be \"tensor\", \"tuple[n]\" or \"tuple[n]:i\" with "
+         "i < n, as in \"tuple[2]:0\""},
+        {"{\"ü\": {}, \"x\": 1}", "t.json:1:2: ü: unknown field; remove it "
+                                  "(docs/configuration.md lists them all)"},
+        {"{\"targets\": {\"ü\": {}, \"fc\": {\"inptu\": \"tensor\"}}}",
+         "t.json:1:30: targets.fc.inptu: unknown field; write \"input\""},
+        {"{\"targets\": {\"fc\": null}}",
+         "t.json:1:20: targets.fc: must be an object: write { … }"},
+        {"{\"targets\": [\"fc\"]}",
+         "t.json:1:13: targets: must be an object of module names, as in "
+         "{\"layers.0\": {}} (everything: {})"},
+        {"{\"ops\": [\"norm\", \"std\"]}",
+         "t.json:1:18: ops[1]: must be one of \"norm\", \"min\", \"max\", \"mean\", \"zeros\", "
+         "\"nans\", \"id\", \"shape\", \"dtype\""},
+        {"{\"ops\": \"norm\"}",
+         "t.json:1:9: ops: must be a list, as in [\"norm\", \"min\", \"max\"]"},
+        {"{\"format\": \"cvs\"}", "t.json:1:12: format: must be one of \"tensorboard\", \"csv\", "
+                                  "\"api\", \"database\""},
+        {"{\"format\": []}",
+         "t.json:1:12: format: is an empty list; write \"api\" for no files but "
+         "the journal"},
+        {"{\"all_xy\": \"true\"}", "t.json:1:12: all_xy: must be true or false, without quotes"},
+        {"{\"all_xy\": 1}", "t.json:1:12: all_xy: must be true or false, without quotes"},
+        {"{\"print_struct\": null}",
+         "t.json:1:18: print_struct: must be true or false, without quotes"},
+        {"{\"eps\": -1e-8}", "t.json:1:9: eps: must be a number that is not negative"},
+        {"{\"eps\": true}", "t.json:1:9: eps: must be a number that is not negative"},
+        {"{\"ndigits\": 21}", "t.json:1:13: ndigits: must be an integer from 0 to 20"},
+        {"{\"ndigits\": 6.0}", "t.json:1:13: ndigits: must be an integer from 0 to 20"},
+        {"{\"step_count_per_record\": 0}", "t.json:1:27: step_count_per_record: must be an integer "
+                                           "from 1 to 1000000000"},
+        {"{\"input_grad\": \"full\"}",
+         "t.json:1:16: input_grad: must be one of \"module\", \"tensor\""},
+        {"{\"journal\": {\"wait_ms\": -1}}",
+         "t.json:1:25: journal.wait_ms: must be an integer from 0 to 3600000"},
+        {"{\"alert\": {\"rules\": {}}}",
+         "t.json:1:21: alert.rules: must be a list of at most 8 rules"},
+        {"{\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}, {\"rule_name\": \"Nan\"}]}}",
+         "t.json:1:65: alert.rules[1].rule_name: must be one of \"AnomalyNan\", "
+         "\"AnomalyTurbulence\""},
+        {"{\"alert\": {\"rules\": [{}]}}",
+         "t.json:1:22: alert.rules[0]: rule_name is missing; write \"rule_name\": \"AnomalyNan\""},
+        {"{\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyTurbulence\"}]}}",
+         "t.json:1:22: alert.rules[0]: threshold is missing; write \"args\": {\"threshold\": 0.5}"},
+        {"{\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyTurbulence\", \"args\": "
+         "{\"threshold\": "
+         "-1}}]}}",
+         "t.json:1:79: alert.rules[0].args.threshold: must be a number that is not negative"},
+        {"{\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\", \"args\": {\"mode\": "
+         "\"factor\"}}]}}",
+         "t.json:1:22: alert.rules[0]: AnomalyNan takes no argument but threshold"},
+        {"{\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyTurbulence\", \"args\": {\"mode\": "
+         "\"factor\", \"threshold\": 0.5}}]}}",
+         "t.json:1:22: alert.rules[0]: a factor is at least 1; write \"threshold\": 10"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_string_equal(read_bad(cases[i].text), cases[i].message);
+    }
+}
+
+static void test_formats_of_sides(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "tensors",
+        "tuple",
+        "tuple[]",
+        "tuple[0]",
+        "tuple[2]:",
+        "tuple[2]:2",
+        "tuple[2]:a",
+        "tuple[2]:-1",
+        "tuple[2]:1 ",
+        "tuple[-1]",
+        "tuple[ 1]",
+        "tuple[1",
+        "tuple[1]x",
+        "list[1]",
+        "tuple[2]1",
+        "Tensor",
+        " tensor",
+        "tuple[2]:0x1",
+        "tuple[4294967296]",
+        "tuple[1]:0:",
+        "tuple[99999999999999999999999]",
+        "tuple[2]:18446744073709551616",
+    };
+    char text[256];
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(text, sizeof text, "{\"targets\": {\"m\": {\"input\": \"%s\"}}}", bad[i]);
+        assert_ptr_equal(strstr(read_bad(text), "t.json:1:29: targets.m.input: must be"),
+                         read_bad(text));
+    }
+    tp_config c =
+        read_good("{\"targets\": {\"m\": {\"input\": \"tuple[4294967295]:4294967294\"}}}", false);
+    check_side(&c.targets[0].input, true, 4294967295u, 4294967294u);
+    tp_config_free(&c);
+}
+
+static void test_warnings(void **state)
+{
+    (void)state;
+    assert_string_equal(
+        read_warnings("{\"print_struct\": false, \"module_ranks\": [], \"ur_distribution\": false,"
+                      "\"cc_distribution\": {}, \"mg_direction\": false, \"start_step\": 0,"
+                      "\"step_interval\": 1, \"collect_times\": 100000000, \"dynamic_on\": false,"
+                      "\"append_output\": [], \"squash_name\": false, \"stack_info\": false,"
+                      "\"monitor_mbs_grad\": false, \"l2_targets\": {},"
+                      "\"recording_l2_features\": false, \"params_effrank\": [],"
+                      "\"alert\": {\"rules\": [], \"dump\": false, \"inform\": {}}}"),
+        "");
+    assert_string_equal(
+        read_warnings("{\"cc_distribution\": {\"enable\": false, \"cc_codeline\": [\"a\"]}}"), "");
+    assert_string_equal(
+        read_warnings("{\"print_struct\": true,\n\"module_ranks\": \"0\",\n\"start_step\": 1,\n"
+                      "\"step_interval\": 2,\n\"collect_times\": 5,\n\"append_output\": [\"a\"],\n"
+                      "\"cc_distribution\": {\"enable\": true},\n\"l2_targets\": {\"x\": []},\n"
+                      "\"alert\": {\"dump\": true,\n\"inform\": {\"recipient\": \"email\"}},\n"
+                      "\"format\": \"database\"}"),
+        "tensorprobe: warning: t.json:1: print_struct: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:2: module_ranks: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:3: start_step: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:4: step_interval: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:5: collect_times: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:6: append_output: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:7: cc_distribution: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:8: l2_targets: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:9: alert.dump: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:10: alert.inform: this version does not act on this field\n"
+        "tensorprobe: warning: t.json:11: format: this version writes no database: the journal "
+        "keeps the values\n");
+    assert_string_equal(
+        read_warnings(
+            "{\"xy_distribution\": true, \"forward_only\": true, \"backward_only\": true}"),
+        "tensorprobe: warning: t.json: forward_only and backward_only exclude each other: no "
+        "activations are recorded\n");
+    tp_config c =
+        read_good("{\"xy_distribution\": true, \"forward_only\": true, \"backward_only\": "
+                  "true}",
+                  false);
+    assert_false(c.xy_distribution);
+    tp_config_free(&c);
+}
+
+static void test_every_request_for_memory_may_fail(void **state)
+{
+    static const char text[] =
+        "{\"targets\": {\"language_model.encoder.layers.0\": {\"input\": \"tuple[2]:0\"}, "
+        "\"language_model.encoder.layers.1\": {}}, \"ops\": [\"norm\", \"min\"], "
+        "\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}]}}";
+    unsigned long n = 0;
+    tp_status status = TP_ERR_NOMEM;
+    (void)state;
+    while (status != TP_OK) {
+        tp_config c;
+        tp_error error = {0};
+        tp_config_defaults(&c, false);
+        tp_mem_fail_after(++n);
+        status = tp_config_parse(&c, text, sizeof text - 1, "t.json", &error);
+        tp_mem_fail_after(0);
+        if (status != TP_OK) {
+            assert_int_equal(status, TP_ERR_NOMEM);
+            assert_int_equal(error.code, TP_ERR_NOMEM);
+        } else {
+            assert_int_equal(c.target_count, 2);
+            tp_config_free(&c);
+        }
+    }
+    assert_true(n > 20);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/tp_config_XXXXXX";
+    int fd = mkstemp(path);
+    tp_config c;
+    tp_error error;
+    assert_true(fd >= 0);
+    tp_config_defaults(&c, false);
+    assert_int_equal(tp_config_read(&c, path, &error), TP_ERR_CONFIG); /* empty */
+    assert_int_equal(error.line, 1);
+    assert_string_equal(error.file, path);
+    assert_int_equal(write(fd, "{\"eps\": 1}", 10), 10);
+    close(fd);
+    tp_config_defaults(&c, false);
+    assert_int_equal(tp_config_read(&c, path, &error), TP_OK);
+    assert_true(c.eps == 1);
+    tp_config_free(&c);
+    unlink(path);
+    tp_config_defaults(&c, false);
+    assert_int_equal(tp_config_read(&c, path, &error), TP_ERR_NOTFOUND);
+    assert_non_null(strstr(error.message, path));
+    tp_config_defaults(&c, false);
+    assert_int_equal(tp_config_read(&c, "/tmp", NULL), TP_ERR_IO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trainer_mon_defaults),
+        cmocka_unit_test(test_watch_defaults),
+        cmocka_unit_test(test_targets),
+        cmocka_unit_test(test_who_names_no_module_wants_every_module),
+        cmocka_unit_test(test_plain_fields),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_formats_of_sides),
+        cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_every_request_for_memory_may_fail),
+        cmocka_unit_test(test_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
