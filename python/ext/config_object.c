@@ -1,0 +1,42 @@
+#include "config_object.h"
+
+static PyObject *target_names(const tp_config *config)
+{
+    PyObject *names = PyList_New(0);
+    for (uint32_t i = 0; names != NULL && i < config->target_count; i++) {
+        PyObject *name = PyUnicode_FromString(config->targets[i].name);
+        if (name == NULL || PyList_Append(names, name) != 0) {
+            Py_CLEAR(names);
+        }
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyObject *op_names(const tp_config *config)
+{
+    PyObject *names = PyList_New(0);
+    for (uint32_t i = 0; names != NULL && i < config->op_count; i++) {
+        PyObject *name = PyUnicode_FromString(tp_op_name(config->ops[i]));
+        if (name == NULL || PyList_Append(names, name) != 0) {
+            Py_CLEAR(names);
+        }
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+PyObject *config_to_dict(const tp_config *config)
+{
+    return Py_BuildValue("{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d}", /* */
+                         "targets", target_names(config), "ops", op_names(config),
+                         "xy_distribution", PyBool_FromLong(config->xy_distribution), "all_xy",
+                         PyBool_FromLong(config->all_xy), "forward_only",
+                         PyBool_FromLong(config->forward_only), "backward_only",
+                         PyBool_FromLong(config->backward_only), "wg_distribution",
+                         PyBool_FromLong(config->wg_distribution), "param_distribution",
+                         PyBool_FromLong(config->param_distribution), "mv_distribution",
+                         PyBool_FromLong(config->mv_distribution), "input_grad_tensor",
+                         PyBool_FromLong(config->input_grad_tensor), "strict",
+                         PyBool_FromLong(config->strict), "eps", config->eps);
+}

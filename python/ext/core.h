@@ -1,0 +1,75 @@
+/* What the files of the extension share: Python.h in the limited API, and the module's state. */
+#ifndef TP_EXT_CORE_H
+#define TP_EXT_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dlpack.h"
+
+#define CORE_TYPE_CACHE 32
+
+/* How a Python type has to be treated as a value in the data flow of a model. */
+enum type_kind {
+    TYPE_OTHER,   /* not a tensor */
+    TYPE_TENSOR,  /* its memory is its value */
+    TYPE_WRAPPER, /* a tensor whose memory is elsewhere (fake, distributed, quantized …) */
+};
+
+/* State of the module object. Everything under "torch" is looked up at the first use. */
+typedef struct core_state {
+    PyTypeObject *monitor_type;
+    PyTypeObject *module_hook_type;
+    PyTypeObject *output_grad_type;
+    PyTypeObject *input_grad_type;
+    PyTypeObject *optimizer_hook_type;
+    PyTypeObject *journal_type;
+    PyObject *config_error;
+
+    /* Attribute names, interned. */
+    PyObject *name_requires_grad, *name_grad_fn, *name_output_nr, *name_version, *name_training;
+    PyObject *name_next_functions, *name_sequence_nr, *name_register_hook, *name_register_prehook;
+    PyObject *name_grad, *name_main_grad, *name_state, *name_exp_avg, *name_exp_avg_sq;
+
+    /* torch */
+    bool torch_loaded;
+    PyTypeObject *tensor_type;
+    PyTypeObject *parameter_type;
+    const dl_exchange_api *exchange; /* NULL: this torch has none */
+    PyObject *to_dlpack;
+    PyObject *is_neg;
+    PyObject *disabled_dispatch; /* __torch_dispatch__ of a plain tensor type */
+    PyObject *sequence_nr, *graph_task_id, *is_grad_enabled, *set_grad_enabled;
+    PyObject *add;
+    PyObject *queue_callback;
+    struct {
+        PyTypeObject *type;
+        enum type_kind kind;
+    } type_cache[CORE_TYPE_CACHE];
+    unsigned type_count;
+} core_state;
+
+/* Imports torch and looks up what the hooks call. 0, or -1 with an error set. Cheap when done. */
+int core_load_torch(core_state *state);
+
+/* The state behind an object of one of the module's types. */
+core_state *core_state_of(PyObject *self);
+
+/* Calls function(argument) that gives a number; -1 with an error set when it fails. */
+int64_t core_call_int(PyObject *function);
+
+/* The types, made by the module's exec slot. */
+extern PyType_Spec core_monitor_spec;
+extern PyType_Spec core_module_hook_spec;
+extern PyType_Spec core_output_grad_spec;
+extern PyType_Spec core_input_grad_spec;
+extern PyType_Spec core_optimizer_hook_spec;
+extern PyType_Spec core_journal_spec;
+
+/* _core.inert_hook(): what a hook becomes when a model is pickled; it does nothing. */
+PyObject *core_inert_hook(PyObject *module, PyObject *unused);
+
+#endif

@@ -1,0 +1,90 @@
+#include "core.h"
+
+#include <string.h>
+
+core_state *core_state_of(PyObject *self)
+{
+    return PyType_GetModuleState(Py_TYPE(self));
+}
+
+int64_t core_call_int(PyObject *function)
+{
+    PyObject *number = PyObject_CallFunctionObjArgs(function, NULL);
+    const int64_t value = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    return value;
+}
+
+/* module.a.b.c, a new reference */
+static PyObject *look_up(PyObject *module, const char *path)
+{
+    PyObject *found = Py_NewRef(module);
+    while (found != NULL && *path != '\0') {
+        const size_t length = strcspn(path, ".");
+        PyObject *name = PyUnicode_FromStringAndSize(path, (Py_ssize_t)length);
+        PyObject *next = name == NULL ? NULL : PyObject_GetAttr(found, name);
+        Py_XDECREF(name);
+        Py_DECREF(found);
+        found = next;
+        path += length + (path[length] == '.');
+    }
+    return found;
+}
+
+/* The table of DLPack 1.x behind a tensor type, NULL when it has none that can be used. */
+static const dl_exchange_api *exchange_of(PyObject *type)
+{
+    PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+    const dl_exchange_api *table = NULL;
+    if (capsule != NULL && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+        table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    }
+    while (table != NULL && table->major > 1) {
+        table = table->previous;
+    }
+    Py_XDECREF(capsule);
+    PyErr_Clear();
+    const bool usable =
+        table != NULL && table->major == 1 && table->dltensor_from_py_object_no_sync != NULL;
+    return usable ? table : NULL;
+}
+
+int core_load_torch(core_state *state)
+{
+    if (state->torch_loaded) {
+        return 0;
+    }
+    PyObject *torch = PyImport_ImportModule("torch");
+    if (torch == NULL) {
+        return -1;
+    }
+    const struct {
+        const char *path;
+        PyObject **place;
+    } wanted[] = {
+        {"_C._to_dlpack", &state->to_dlpack},
+        {"Tensor.is_neg", &state->is_neg},
+        {"Tensor.__torch_dispatch__", &state->disabled_dispatch},
+        {"_C._autograd._get_sequence_nr", &state->sequence_nr},
+        {"_C._current_graph_task_id", &state->graph_task_id},
+        {"is_grad_enabled", &state->is_grad_enabled},
+        {"_C._set_grad_enabled", &state->set_grad_enabled},
+        {"add", &state->add},
+        {"autograd.Variable._execution_engine.queue_callback", &state->queue_callback},
+        {"Tensor", (PyObject **)(void *)&state->tensor_type},
+        {"nn.Parameter", (PyObject **)(void *)&state->parameter_type},
+    };
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        PyObject *found = look_up(torch, wanted[i].path);
+        Py_XDECREF(*wanted[i].place);
+        *wanted[i].place = found;
+        result = found == NULL ? -1 : 0;
+    }
+    if (result == 0) {
+        state->exchange = exchange_of((PyObject *)(void *)state->tensor_type);
+        state->torch_loaded = true;
+    }
+    Py_DECREF(torch);
+    return result;
+}

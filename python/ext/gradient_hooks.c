@@ -1,0 +1,352 @@
+#include "gradient_hooks.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "input_edges.h"
+#include "recording.h"
+
+/* One row that a gradient goes to. */
+typedef struct target {
+    module_hook *hook; /* owned */
+    uint32_t role;
+    int32_t slot;
+    uint32_t micro_step;
+    uint32_t call;
+} target;
+
+static bool record_target(const target *row, const reading *values)
+{
+    site *place = module_hook_site(row->hook, TP_ACTIVATION_GRAD, row->role, row->slot);
+    return place != NULL &&
+           reading_record(row->hook->monitor, values, place, row->micro_step, row->call);
+}
+
+static target make_target(module_hook *hook, uint32_t role, int32_t slot, const frame *running)
+{
+    Py_INCREF((PyObject *)hook);
+    return (target){hook, role, slot, running->micro_step, running->call};
+}
+
+/* Registers function (of self) with node.name; the handle, or NULL with an error set. */
+static PyObject *attach(PyObject *node, PyObject *name, PyMethodDef *function, PyObject *self)
+{
+    PyObject *callable = PyCFunction_NewEx(function, self, NULL);
+    PyObject *handle =
+        callable == NULL ? NULL : PyObject_CallMethodObjArgs(node, name, callable, NULL);
+    Py_XDECREF(callable);
+    return handle;
+}
+
+/* ---- The whole gradient of a tensor, as it arrives at its node ---- */
+
+/* A container often returns the tensor that its child returned: one hook, a target for each. */
+typedef struct output_grad {
+    PyObject ob_base; /* as PyObject_HEAD */
+    uint32_t output_nr;
+    uint32_t count, capacity;
+    target *targets;
+} output_grad;
+
+static void output_grad_dealloc(PyObject *self)
+{
+    output_grad *grad = (output_grad *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    for (uint32_t i = 0; i < grad->count; i++) {
+        Py_DECREF((PyObject *)grad->targets[i].hook);
+    }
+    tp_free(grad->targets);
+    PyObject_Free(self);
+    Py_DECREF((PyObject *)type);
+}
+
+static bool add_target(output_grad *grad, module_hook *hook, uint32_t role, int32_t slot,
+                       const frame *running)
+{
+    if (grad->count == grad->capacity) {
+        const uint32_t capacity = grad->capacity + 2;
+        target *targets = tp_realloc(grad->targets, capacity * sizeof(*targets));
+        if (targets == NULL) {
+            PyErr_NoMemory();
+            return false;
+        }
+        grad->targets = targets;
+        grad->capacity = capacity;
+    }
+    grad->targets[grad->count++] = make_target(hook, role, slot, running);
+    return true;
+}
+
+/* The outermost module is the first whose output's gradient is known: its row comes first. */
+static bool record_targets(const output_grad *grad, PyObject *tensor)
+{
+    module_hook *first = grad->targets[0].hook;
+    tensor_view view;
+    if (tensor == Py_None || !tensor_view_open(first->monitor->state, tensor, &view)) {
+        return true;
+    }
+    reading values;
+    const int result = reading_take(first->monitor, &view, true, first->name, &values);
+    bool ok = result != READ_FAILED;
+    for (uint32_t i = grad->count; ok && result == READ_OK && i-- > 0;) {
+        ok = record_target(&grad->targets[i], &values);
+    }
+    tensor_view_close(&view);
+    return ok;
+}
+
+/* prehook(grad_outputs) */
+static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    output_grad *grad = (output_grad *)self;
+    monitor_object *monitor = grad->targets[0].hook->monitor;
+    if (count != 1 || !monitor_is_active(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = tp_clock_monotonic();
+    PyObject *tensor = PyTuple_GetItem(args[0], (Py_ssize_t)grad->output_nr);
+    PyObject *result = tensor != NULL && record_targets(grad, tensor)
+                           ? Py_NewRef(Py_None)
+                           : monitor_trouble(monitor, grad->targets[0].hook->name);
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+static PyMethodDef output_grad_def = {
+    "output_grad", (PyCFunction)(void (*)(void))output_grad_fire, METH_FASTCALL, NULL};
+
+static memo_entry *remembered(monitor_object *monitor, PyObject *tensor)
+{
+    const int64_t version = reading_version(monitor->state, tensor);
+    return version < 0 ? NULL : memo_find(&monitor->memo, tensor, version);
+}
+
+static bool attach_to_tensor(monitor_object *monitor, PyObject *tensor, output_grad *grad)
+{
+    core_state *state = monitor->state;
+    bool leaf = false;
+    PyObject *node = gradient_node(state, tensor, &grad->output_nr, &leaf);
+    PyObject *handle = node == NULL ? NULL
+                                    : attach(node, state->name_register_prehook, &output_grad_def,
+                                             (PyObject *)grad);
+    /* A leaf's node can outlive the graph: its hook has to be taken back at the end of the step. */
+    const bool ok =
+        handle != NULL && (!leaf || PyList_Append(monitor->leaf_handles, handle) == 0);
+    Py_XDECREF(handle);
+    Py_XDECREF(node);
+    return ok;
+}
+
+bool gradient_hook_tensor(module_hook *hook, PyObject *tensor, uint32_t role, int32_t slot,
+                          const frame *running)
+{
+    monitor_object *monitor = hook->monitor;
+    const int required = requires_grad(monitor->state, tensor);
+    if (required <= 0) {
+        return required == 0;
+    }
+    memo_entry *entry = remembered(monitor, tensor);
+    if (entry != NULL && entry->hook != NULL) {
+        return add_target((output_grad *)(void *)entry->hook, hook, role, slot, running);
+    }
+    output_grad *grad = PyObject_New(output_grad, monitor->state->output_grad_type);
+    if (grad == NULL) {
+        return false;
+    }
+    grad->output_nr = 0;
+    grad->count = grad->capacity = 0;
+    grad->targets = NULL;
+    const bool ok = add_target(grad, hook, role, slot, running) &&
+                    attach_to_tensor(monitor, tensor, grad);
+    /* Registering ran Python code: look the entry up anew. */
+    entry = ok ? remembered(monitor, tensor) : NULL;
+    if (entry != NULL && entry->hook == NULL) {
+        entry->hook = Py_NewRef((PyObject *)grad);
+    }
+    Py_DECREF((PyObject *)grad);
+    return ok;
+}
+
+/* ---- The gradient of an input that flows through one module ---- */
+
+/* One for each consuming node; the first is the leader and collects what the others get. */
+struct input_grad {
+    PyObject ob_base; /* as PyObject_HEAD */
+    input_grad *leader; /* owned; NULL: this is it */
+    uint32_t *positions;
+    uint32_t position_count;
+
+    /* the leader's */
+    target row;
+    uint32_t expected;
+    uint32_t arrived;
+    PyObject *sum; /* owned; NULL: no part has arrived yet */
+};
+
+static void input_grad_dealloc(PyObject *self)
+{
+    input_grad *grad = (input_grad *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF((PyObject *)grad->leader);
+    Py_XDECREF((PyObject *)grad->row.hook);
+    Py_XDECREF(grad->sum);
+    tp_free(grad->positions);
+    PyObject_Free(self);
+    Py_DECREF((PyObject *)type);
+}
+
+/* A new tensor: what the parts came from stays as it is. No graph is made under create_graph. */
+static PyObject *add_without_graph(core_state *state, PyObject *a, PyObject *b)
+{
+    PyObject *enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
+    if (enabled == NULL) {
+        return NULL;
+    }
+    PyObject *done = NULL;
+    if (enabled == Py_True) {
+        done = PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
+        Py_XDECREF(done);
+    }
+    PyObject *sum = PyObject_CallFunctionObjArgs(state->add, a, b, NULL);
+    if (done != NULL) {
+        PyObject *type = NULL;
+        PyObject *value = NULL;
+        PyObject *traceback = NULL;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_XDECREF(PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_True, NULL));
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_DECREF(enabled);
+    return sum;
+}
+
+static bool collect(input_grad *leader, PyObject *piece)
+{
+    if (piece == Py_None) {
+        return true;
+    }
+    PyObject *sum = leader->sum == NULL
+                        ? Py_NewRef(piece)
+                        : add_without_graph(leader->row.hook->monitor->state, leader->sum, piece);
+    if (sum == NULL) {
+        return false;
+    }
+    Py_XDECREF(leader->sum);
+    leader->sum = sum;
+    return true;
+}
+
+bool input_grad_finish(input_grad *leader)
+{
+    PyObject *sum = leader->sum;
+    monitor_object *monitor = leader->row.hook->monitor;
+    leader->sum = NULL;
+    leader->arrived = 0;
+    tensor_view view;
+    if (sum == NULL || !tensor_view_open(monitor->state, sum, &view)) {
+        Py_XDECREF(sum);
+        return true;
+    }
+    reading values;
+    const int result = reading_take(monitor, &view, true, leader->row.hook->name, &values);
+    const bool ok = result == READ_OK ? record_target(&leader->row, &values)
+                                      : result == READ_NOTHING;
+    tensor_view_close(&view);
+    Py_DECREF(sum);
+    return ok;
+}
+
+static bool take_parts(input_grad *part, PyObject *grad_inputs)
+{
+    input_grad *leader = part->leader == NULL ? part : part->leader;
+    for (uint32_t i = 0; i < part->position_count; i++) {
+        PyObject *piece = PyTuple_GetItem(grad_inputs, (Py_ssize_t)part->positions[i]);
+        if (piece == NULL || !collect(leader, piece)) {
+            return false;
+        }
+    }
+    leader->arrived++;
+    if (leader->arrived >= leader->expected) {
+        return input_grad_finish(leader);
+    }
+    return leader->arrived > 1 || monitor_await_end_of_backward(leader->row.hook->monitor, leader);
+}
+
+/* hook(grad_inputs, grad_outputs) */
+static PyObject *input_grad_fire(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    input_grad *part = (input_grad *)self;
+    const module_hook *hook = (part->leader == NULL ? part : part->leader)->row.hook;
+    monitor_object *monitor = hook->monitor;
+    if (count != 2 || !monitor_is_active(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = tp_clock_monotonic();
+    PyObject *result = take_parts(part, args[0]) ? Py_NewRef(Py_None)
+                                                 : monitor_trouble(monitor, hook->name);
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+static PyMethodDef input_grad_def = {
+    "input_grad", (PyCFunction)(void (*)(void))input_grad_fire, METH_FASTCALL, NULL};
+
+PyObject *input_grad_hook_node(module_hook *hook, PyObject *node, const uint32_t *positions,
+                               uint32_t position_count, input_grad *leader, uint32_t expected,
+                               int32_t slot, const frame *running)
+{
+    core_state *state = hook->monitor->state;
+    input_grad *part = PyObject_New(input_grad, state->input_grad_type);
+    if (part == NULL) {
+        return NULL;
+    }
+    memset((char *)part + sizeof(PyObject), 0, sizeof(*part) - sizeof(PyObject));
+    part->positions = tp_alloc(position_count * sizeof(*positions));
+    part->position_count = position_count;
+    part->expected = expected;
+    if (leader == NULL) {
+        part->row = make_target(hook, TP_ROLE_INPUT, slot, running);
+    } else {
+        part->leader = (input_grad *)(void *)Py_NewRef((PyObject *)leader);
+    }
+    PyObject *handle = NULL;
+    if (part->positions == NULL) {
+        PyErr_NoMemory();
+    } else {
+        memcpy(part->positions, positions, position_count * sizeof(*positions));
+        handle = attach(node, state->name_register_hook, &input_grad_def, (PyObject *)part);
+    }
+    if (handle == NULL) {
+        Py_DECREF((PyObject *)part);
+        return NULL;
+    }
+    Py_DECREF(handle);
+    return (PyObject *)part;
+}
+
+static PyType_Slot output_grad_slots[] = {
+    {Py_tp_dealloc, output_grad_dealloc},
+    {Py_tp_doc, "The gradient of a tensor, and the rows it goes to."},
+    {0, NULL},
+};
+
+PyType_Spec core_output_grad_spec = {
+    .name = "tensorprobe._core.OutputGrad",
+    .basicsize = sizeof(output_grad),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = output_grad_slots,
+};
+
+static PyType_Slot input_grad_slots[] = {
+    {Py_tp_dealloc, input_grad_dealloc},
+    {Py_tp_doc, "What one node sends to an input of a module."},
+    {0, NULL},
+};
+
+PyType_Spec core_input_grad_spec = {
+    .name = "tensorprobe._core.InputGrad",
+    .basicsize = sizeof(input_grad),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = input_grad_slots,
+};

@@ -1,0 +1,395 @@
+/* _core.JournalReader: a journal's items as Python values. */
+#include <string.h>
+
+#include "core.h"
+#include "tensorprobe/reader.h"
+
+typedef struct journal_object {
+    PyObject ob_base; /* as PyObject_HEAD */
+    tp_reader *reader;
+} journal_object;
+
+static void raise_error(tp_status status, const tp_error *error)
+{
+    char text[1024];
+    tp_error_format(error, text, sizeof(text));
+    PyObject *kind = status == TP_ERR_NOTFOUND   ? PyExc_FileNotFoundError
+                     : status == TP_ERR_CORRUPT  ? PyExc_ValueError
+                     : status == TP_ERR_VERSION  ? PyExc_ValueError
+                     : status == TP_ERR_ARGUMENT ? PyExc_ValueError
+                                                 : PyExc_OSError;
+    if (status == TP_ERR_NOMEM) {
+        PyErr_NoMemory();
+    } else {
+        PyErr_SetString(kind, text);
+    }
+}
+
+static PyObject *journal_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"directory", NULL};
+    PyObject *path = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&:JournalReader", names, PyUnicode_FSConverter,
+                                     &path)) {
+        return NULL;
+    }
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    journal_object *self = (journal_object *)(void *)alloc(type, 0);
+    if (self != NULL) {
+        tp_error error = {0};
+        const tp_status status = tp_reader_open(&self->reader, PyBytes_AsString(path), &error);
+        if (status != TP_OK) {
+            self->reader = NULL;
+            raise_error(status, &error);
+            Py_DECREF((PyObject *)self);
+            self = NULL;
+        }
+    }
+    Py_DECREF(path);
+    return (PyObject *)self;
+}
+
+static void journal_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    tp_reader_close(&((journal_object *)object)->reader);
+    PyObject_Free(object);
+    Py_DECREF((PyObject *)type);
+}
+
+/* Puts a new reference into the dict. A NULL value is an error that is set already. */
+static bool put(PyObject *dict, const char *name, PyObject *value)
+{
+    const bool ok = value != NULL && PyDict_SetItemString(dict, name, value) == 0;
+    Py_XDECREF(value);
+    return ok;
+}
+
+static const char *role_name(uint32_t role)
+{
+    return role == TP_ROLE_INPUT ? "input" : role == TP_ROLE_OUTPUT ? "output" : "";
+}
+
+static PyObject *shape_of(const tp_reader *reader, uint32_t shape)
+{
+    uint32_t ndim = 0;
+    const int64_t *dims = tp_reader_shape(reader, shape, &ndim);
+    if (dims == NULL) {
+        return Py_NewRef(Py_None);
+    }
+    PyObject *tuple = PyTuple_New((Py_ssize_t)ndim);
+    for (uint32_t i = 0; tuple != NULL && i < ndim; i++) {
+        PyObject *number = PyLong_FromLongLong(dims[i]);
+        if (number == NULL || PyTuple_SetItem(tuple, (Py_ssize_t)i, number) != 0) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
+static bool put_stats(PyObject *dict, const tp_stats *s)
+{
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {{"count", s->count},         {"nan", s->nan},     {"pos_inf", s->pos_inf},
+                  {"neg_inf", s->neg_inf},     {"zeros", s->zeros}, {"subnormal", s->subnormal},
+                  {"abs_max_index", s->abs_max_index}};
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"min", s->min},
+                   {"max", s->max},
+                   {"finite_min", s->finite_min},
+                   {"finite_max", s->finite_max},
+                   {"abs_max", s->abs_max},
+                   {"sum", s->sum},
+                   {"sum_abs", s->sum_abs},
+                   {"sum_sq", s->sum_sq},
+                   {"m2", s->m2},
+                   {"norm", tp_stats_norm(s)},
+                   {"mean", tp_stats_mean(s)},
+                   {"std", tp_stats_std(s)}};
+    bool ok = put(dict, "sq_exp", PyLong_FromLongLong(s->sq_exp));
+    for (size_t i = 0; ok && i < sizeof(counts) / sizeof(counts[0]); i++) {
+        ok = put(dict, counts[i].name, PyLong_FromUnsignedLongLong(counts[i].value));
+    }
+    for (size_t i = 0; ok && i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        ok = put(dict, numbers[i].name, PyFloat_FromDouble(numbers[i].value));
+    }
+    return ok;
+}
+
+static bool put_alert(PyObject *dict, const tp_alert *alert)
+{
+    const char *rule = tp_rule_name(alert->rule);
+    const char *op = tp_op_name(alert->op);
+    return put(dict, "rule", PyUnicode_FromString(rule == NULL ? "" : rule)) &&
+           put(dict, "op", PyUnicode_FromString(op == NULL ? "" : op)) &&
+           put(dict, "value", PyFloat_FromDouble(alert->value)) &&
+           put(dict, "baseline", PyFloat_FromDouble(alert->baseline)) &&
+           put(dict, "threshold", PyFloat_FromDouble(alert->threshold)) &&
+           put(dict, "samples", PyLong_FromUnsignedLongLong(alert->samples)) &&
+           put(dict, "more", PyLong_FromUnsignedLongLong(alert->more));
+}
+
+static bool put_key(PyObject *dict, const tp_key *key, uint32_t call)
+{
+    char row[1024];
+    tp_row_name(key, call, row, sizeof(row));
+    const char *quantity = tp_quantity_name(key->quantity);
+    return put(dict, "name", PyUnicode_FromString(key->name)) &&
+           put(dict, "row", PyUnicode_FromString(row)) &&
+           put(dict, "quantity", PyUnicode_FromString(quantity == NULL ? "" : quantity)) &&
+           put(dict, "role", PyUnicode_FromString(role_name(key->role))) &&
+           put(dict, "vpp_stage", PyLong_FromLong(key->vpp_stage)) &&
+           put(dict, "slot", PyLong_FromLong(key->slot));
+}
+
+static PyObject *record_to_dict(const tp_reader *reader, uint64_t step, const tp_record *record)
+{
+    const tp_key *key = tp_reader_key(reader, record->key);
+    PyObject *dict = PyDict_New();
+    bool ok = dict != NULL && (key == NULL || put_key(dict, key, record->call)) &&
+              put(dict, "step", PyLong_FromUnsignedLongLong(step)) &&
+              put(dict, "order", PyLong_FromUnsignedLongLong(record->order)) &&
+              put(dict, "micro_step", PyLong_FromUnsignedLong(record->micro_step)) &&
+              put(dict, "call", PyLong_FromUnsignedLong(record->call)) &&
+              put(dict, "filled", PyBool_FromLong(record->state == TP_SLOT_DONE));
+    if (ok && record->kind == TP_RECORD_ALERT) {
+        ok = put_alert(dict, &record->u.alert);
+    } else if (ok && record->kind == TP_RECORD_STATS) {
+        ok = put(dict, "dtype", PyUnicode_FromString(tp_dtype_name(record->dtype))) &&
+             put(dict, "shape", shape_of(reader, record->shape)) &&
+             put(dict, "time_ns", PyLong_FromUnsignedLongLong(record->time_ns)) &&
+             put_stats(dict, &record->u.stats);
+    }
+    if (!ok) {
+        Py_CLEAR(dict);
+    }
+    return dict;
+}
+
+static PyObject *records_to_list(const tp_reader *reader, const tp_batch *batch)
+{
+    const uint64_t count = batch->records == NULL ? 0 : batch->count;
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (uint64_t i = 0; list != NULL && i < count; i++) {
+        PyObject *dict = record_to_dict(reader, batch->step, &batch->records[i]);
+        if (dict == NULL || PyList_SetItem(list, (Py_ssize_t)i, dict) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static PyObject *batch_to_dict(const tp_batch *b)
+{
+    return Py_BuildValue(
+        "{s:s,s:K,s:I,s:I,s:i,s:N,s:N,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K}", "type", "step",
+        "step", (unsigned long long)b->step, "rank", b->rank, "attempt", b->attempt, "pp_stage",
+        b->pp_stage, "partial", PyBool_FromLong((b->flags & TP_BATCH_PARTIAL) != 0), "gap",
+        PyBool_FromLong((b->flags & TP_BATCH_GAP) != 0), "micro_steps", b->micro_steps, "unfilled",
+        b->unfilled, "begin_ns", (unsigned long long)b->begin_ns, "end_ns",
+        (unsigned long long)b->end_ns, "wall_ns", (long long)b->wall_ns, "hook_ns",
+        (unsigned long long)b->hook_ns, "wait_ns", (unsigned long long)b->wait_ns, "writer_ns",
+        (unsigned long long)b->writer_ns, "errors", (unsigned long long)b->errors, "count",
+        (unsigned long long)b->count);
+}
+
+static bool is_open(const journal_object *self)
+{
+    if (self->reader == NULL) {
+        PyErr_SetString(PyExc_ValueError, "the journal is closed");
+        return false;
+    }
+    return true;
+}
+
+/* next(records=True) */
+static PyObject *journal_next(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"records", NULL};
+    journal_object *self = (journal_object *)object;
+    int records = 1;
+    tp_item item;
+    tp_error error = {0};
+    if (!is_open(self) || !PyArg_ParseTupleAndKeywords(args, kwargs, "|p:next", names, &records)) {
+        return NULL;
+    }
+    const tp_status status = tp_reader_next(self->reader, &item, &error);
+    if (status == TP_END) {
+        Py_RETURN_NONE;
+    }
+    if (status != TP_OK) {
+        raise_error(status, &error);
+        return NULL;
+    }
+    if (item.type == TP_ITEM_CLOSE) {
+        return Py_BuildValue("{s:s}", "type", "close");
+    }
+    if (item.type == TP_ITEM_ALERTS) {
+        PyObject *alerts = records_to_list(self->reader, &item.batch);
+        return alerts == NULL ? NULL
+                              : Py_BuildValue("{s:s,s:K,s:N}", "type", "alerts", "step",
+                                              (unsigned long long)item.batch.step, "alerts", alerts);
+    }
+    PyObject *dict = batch_to_dict(&item.batch);
+    if (dict != NULL && records && !put(dict, "records", records_to_list(self->reader, &item.batch))) {
+        Py_CLEAR(dict);
+    }
+    return dict;
+}
+
+/* What series() looks for; a member with its any-value is not compared. */
+typedef struct wanted {
+    const char *name;
+    const char *quantity;
+    const char *role; /* NULL: any */
+    int slot; /* -2: any */
+    long long call, micro_step;
+    uint32_t op;
+} wanted;
+
+static bool is_wanted(const tp_reader *reader, const tp_record *record, const wanted *want)
+{
+    const tp_key *key = tp_reader_key(reader, record->key);
+    const char *quantity = key == NULL ? NULL : tp_quantity_name(key->quantity);
+    return record->kind == TP_RECORD_STATS && record->state == TP_SLOT_DONE && quantity != NULL &&
+           (want->call < 0 || record->call == want->call) &&
+           (want->micro_step < 0 || record->micro_step == want->micro_step) &&
+           (want->slot == -2 || key->slot == want->slot) &&
+           strcmp(key->name, want->name) == 0 && strcmp(quantity, want->quantity) == 0 &&
+           (want->role == NULL || strcmp(role_name(key->role), want->role) == 0);
+}
+
+static bool append(PyObject *list, PyObject *value)
+{
+    const bool ok = value != NULL && PyList_Append(list, value) == 0;
+    Py_XDECREF(value);
+    return ok;
+}
+
+static bool append_batch(const tp_reader *reader, const tp_batch *batch, const wanted *want,
+                         PyObject *steps, PyObject *values)
+{
+    bool ok = true;
+    for (uint64_t i = 0; ok && batch->records != NULL && i < batch->count; i++) {
+        const tp_record *record = &batch->records[i];
+        if (is_wanted(reader, record, want)) {
+            ok = append(steps, PyLong_FromUnsignedLongLong(batch->step)) &&
+                 append(values, PyFloat_FromDouble(tp_stats_op(&record->u.stats, want->op)));
+        }
+    }
+    return ok;
+}
+
+/* series(name, quantity, role=None, op="norm", slot=None, call=None, micro_step=None) of what is
+ * still ahead of the reader. */
+static PyObject *journal_series(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "quantity", "role", "op", "slot", "call", "micro_step", NULL};
+    journal_object *self = (journal_object *)object;
+    wanted want = {.slot = -2, .call = -1, .micro_step = -1};
+    const char *op = "norm";
+    if (!is_open(self) ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "ss|zsiLL:series", names, &want.name,
+                                     &want.quantity, &want.role, &op, &want.slot, &want.call,
+                                     &want.micro_step)) {
+        return NULL;
+    }
+    want.op = tp_op_from_name(op);
+    if (want.op == 0) {
+        return PyErr_Format(PyExc_ValueError, "no such op: '%s'", op);
+    }
+    PyObject *steps = PyList_New(0);
+    PyObject *values = PyList_New(0);
+    bool ok = steps != NULL && values != NULL;
+    while (ok) {
+        tp_item item;
+        tp_error error = {0};
+        const tp_status status = tp_reader_next(self->reader, &item, &error);
+        if (status == TP_END) {
+            return Py_BuildValue("(NN)", steps, values);
+        }
+        if (status != TP_OK) {
+            raise_error(status, &error);
+            ok = false;
+        } else if (item.type == TP_ITEM_BATCH) {
+            ok = append_batch(self->reader, &item.batch, &want, steps, values);
+        }
+    }
+    Py_XDECREF(steps);
+    Py_XDECREF(values);
+    return NULL;
+}
+
+static PyObject *journal_keys(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    journal_object *self = (journal_object *)object;
+    if (!is_open(self)) {
+        return NULL;
+    }
+    const uint32_t count = tp_reader_key_count(self->reader);
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < count; i++) {
+        PyObject *dict = PyDict_New();
+        const tp_key *key = tp_reader_key(self->reader, i);
+        if (dict == NULL || key == NULL || !put_key(dict, key, 0) ||
+            PyList_Append(list, dict) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(dict);
+    }
+    return list;
+}
+
+static PyObject *journal_run(PyObject *object, void *Py_UNUSED(closure))
+{
+    journal_object *self = (journal_object *)object;
+    if (!is_open(self)) {
+        return NULL;
+    }
+    const tp_run_info *run = tp_reader_run(self->reader);
+    return Py_BuildValue("{s:s,s:I,s:I,s:L}", "run_id", run->run_id, "rank", run->rank, "attempt",
+                         run->attempt, "start_wall_ns", (long long)run->start_wall_ns);
+}
+
+static PyObject *journal_close(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    tp_reader_close(&((journal_object *)object)->reader);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef journal_methods[] = {
+    {"next", (PyCFunction)(void (*)(void))journal_next, METH_VARARGS | METH_KEYWORDS,
+     "next($self, records=True)\n--\n\nThe next item as a dict, None when there is nothing more at "
+     "present. ValueError at a damaged place; the next call goes on behind it."},
+    {"series", (PyCFunction)(void (*)(void))journal_series, METH_VARARGS | METH_KEYWORDS,
+     "series($self, name, quantity, role=None, op='norm', slot=-2, call=-1, micro_step=-1)\n--\n\n"
+     "Steps and values of one series in what is still ahead."},
+    {"keys", journal_keys, METH_NOARGS, "keys($self, /)\n--\n\nThe series defined so far."},
+    {"close", journal_close, METH_NOARGS, "close($self, /)\n--\n\nCloses the files."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef journal_properties[] = {
+    {"run", journal_run, NULL, "Run id, rank, attempt and start of the journal.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot journal_slots[] = {
+    {Py_tp_new, journal_new},
+    {Py_tp_dealloc, journal_dealloc},
+    {Py_tp_methods, journal_methods},
+    {Py_tp_getset, journal_properties},
+    {Py_tp_doc, "JournalReader(directory)\n--\n\nReads a journal from its beginning."},
+    {0, NULL},
+};
+
+PyType_Spec core_journal_spec = {
+    .name = "tensorprobe._core.JournalReader",
+    .basicsize = sizeof(journal_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = journal_slots,
+};

@@ -1,0 +1,275 @@
+/* The module tensorprobe._core. */
+#include <string.h>
+
+#include "base/cpu.h"
+#include "core.h"
+#include "stats/kernels.h"
+#include "tensor_access.h"
+#include "tensorprobe/record.h"
+#include "tensorprobe/version.h"
+
+static int isa_from_name(const char *name)
+{
+    if (name == NULL) {
+        return tp_cpu_isa();
+    }
+    for (int isa = TP_ISA_SCALAR; isa <= TP_ISA_AVX512; isa++) {
+        if (strcmp(name, tp_cpu_isa_name(isa)) == 0) {
+            return isa;
+        }
+    }
+    return -1;
+}
+
+static PyObject *stats_to_dict(const tp_stats *s, const char *kernel)
+{
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:d,s:d,s:d,s:d,s:d,s:K,s:d,s:d,s:d,s:d,s:L,s:d,s:d,s:d,s:s}",
+        "count", (unsigned long long)s->count, "nan", (unsigned long long)s->nan, "pos_inf",
+        (unsigned long long)s->pos_inf, "neg_inf", (unsigned long long)s->neg_inf, "zeros",
+        (unsigned long long)s->zeros, "subnormal", (unsigned long long)s->subnormal, "min", s->min,
+        "max", s->max, "finite_min", s->finite_min, "finite_max", s->finite_max, "abs_max",
+        s->abs_max, "abs_max_index", (unsigned long long)s->abs_max_index, "sum", s->sum, "sum_abs",
+        s->sum_abs, "sum_sq", s->sum_sq, "m2", s->m2, "sq_exp", (long long)s->sq_exp, "norm",
+        tp_stats_norm(s), "mean", tp_stats_mean(s), "std", tp_stats_std(s), "kernel", kernel);
+}
+
+static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"tensor", "eps", "isa", NULL};
+    core_state *state = PyModule_GetState(module);
+    PyObject *tensor = NULL;
+    double eps = 1e-8;
+    const char *isa_name = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|dz:compute_stats", names, &tensor, &eps,
+                                     &isa_name) ||
+        core_load_torch(state) != 0) {
+        return NULL;
+    }
+    const int isa = isa_from_name(isa_name);
+    if (isa < 0) {
+        return PyErr_Format(PyExc_ValueError, "isa is 'scalar', 'avx2' or 'avx512', not '%s'",
+                            isa_name);
+    }
+    tensor_view view;
+    if (tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_OTHER ||
+        !tensor_view_open(state, tensor, &view)) {
+        PyErr_SetString(PyExc_TypeError, "compute_stats takes a floating-point tensor");
+        return NULL;
+    }
+    tp_stats stats;
+    const char *kernel = NULL;
+    tp_status status = TP_ERR_UNSUPPORTED;
+    if (view.why == NULL) {
+        status = tp_stats_compute_isa(&view.data, eps, isa, &stats, &kernel);
+    }
+    const char *why = view.why != NULL ? view.why : tp_status_name(status);
+    tensor_view_close(&view);
+    if (status != TP_OK) {
+        return PyErr_Format(PyExc_ValueError, "the tensor can't be read: %s", why);
+    }
+    return stats_to_dict(&stats, kernel);
+}
+
+static bool add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **place, const char *name)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    *place = (PyTypeObject *)(void *)type;
+    return type != NULL && (name == NULL || PyModule_AddObjectRef(module, name, type) == 0);
+}
+
+static bool add_names(core_state *state)
+{
+    const struct {
+        const char *text;
+        PyObject **place;
+    } names[] = {
+        {"requires_grad", &state->name_requires_grad},
+        {"grad_fn", &state->name_grad_fn},
+        {"output_nr", &state->name_output_nr},
+        {"_version", &state->name_version},
+        {"training", &state->name_training},
+        {"next_functions", &state->name_next_functions},
+        {"_sequence_nr", &state->name_sequence_nr},
+        {"register_hook", &state->name_register_hook},
+        {"register_prehook", &state->name_register_prehook},
+        {"grad", &state->name_grad},
+        {"main_grad", &state->name_main_grad},
+        {"state", &state->name_state},
+        {"exp_avg", &state->name_exp_avg},
+        {"exp_avg_sq", &state->name_exp_avg_sq},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        *names[i].place = PyUnicode_InternFromString(names[i].text);
+        if (*names[i].place == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool add_constants(PyObject *module)
+{
+    const struct {
+        const char *name;
+        long value;
+    } constants[] = {
+        {"ACTIVATION", TP_ACTIVATION},
+        {"ACTIVATION_GRAD", TP_ACTIVATION_GRAD},
+        {"GRAD_UNREDUCED", TP_GRAD_UNREDUCED},
+        {"GRAD_REDUCED", TP_GRAD_REDUCED},
+        {"PARAM_ORIGIN", TP_PARAM_ORIGIN},
+        {"PARAM_UPDATED", TP_PARAM_UPDATED},
+        {"EXP_AVG", TP_EXP_AVG},
+        {"EXP_AVG_SQ", TP_EXP_AVG_SQ},
+        {"ROLE_NONE", TP_ROLE_NONE},
+        {"ROLE_INPUT", TP_ROLE_INPUT},
+        {"ROLE_OUTPUT", TP_ROLE_OUTPUT},
+    };
+    for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int module_exec(PyObject *module)
+{
+    core_state *state = PyModule_GetState(module);
+    state->config_error = PyErr_NewExceptionWithDoc(
+        "tensorprobe.ConfigError",
+        "The configuration is wrong: file, line, column and field tell where.", PyExc_ValueError,
+        NULL);
+    const bool ok =
+        state->config_error != NULL &&
+        PyModule_AddObjectRef(module, "ConfigError", state->config_error) == 0 &&
+        add_type(module, &core_monitor_spec, &state->monitor_type, "Monitor") &&
+        add_type(module, &core_journal_spec, &state->journal_type, "JournalReader") &&
+        add_type(module, &core_module_hook_spec, &state->module_hook_type, NULL) &&
+        add_type(module, &core_output_grad_spec, &state->output_grad_type, NULL) &&
+        add_type(module, &core_input_grad_spec, &state->input_grad_type, NULL) &&
+        add_type(module, &core_optimizer_hook_spec, &state->optimizer_hook_type, NULL) &&
+        add_names(state) && add_constants(module) &&
+        PyModule_AddStringConstant(module, "version", TP_VERSION_STRING) == 0 &&
+        PyModule_AddStringConstant(module, "isa", tp_stats_isa()) == 0;
+    return ok ? 0 : -1;
+}
+
+/* Calls visit for every reference that the state owns. */
+static int for_each_reference(core_state *state, int (*visit)(PyObject **place, void *data),
+                              void *data)
+{
+    PyObject **const places[] = {
+        (PyObject **)(void *)&state->monitor_type,
+        (PyObject **)(void *)&state->module_hook_type,
+        (PyObject **)(void *)&state->output_grad_type,
+        (PyObject **)(void *)&state->input_grad_type,
+        (PyObject **)(void *)&state->optimizer_hook_type,
+        (PyObject **)(void *)&state->journal_type,
+        &state->config_error,
+        &state->name_requires_grad,
+        &state->name_grad_fn,
+        &state->name_output_nr,
+        &state->name_version,
+        &state->name_training,
+        &state->name_next_functions,
+        &state->name_sequence_nr,
+        &state->name_register_hook,
+        &state->name_register_prehook,
+        &state->name_grad,
+        &state->name_main_grad,
+        &state->name_state,
+        &state->name_exp_avg,
+        &state->name_exp_avg_sq,
+        (PyObject **)(void *)&state->tensor_type,
+        (PyObject **)(void *)&state->parameter_type,
+        &state->to_dlpack,
+        &state->is_neg,
+        &state->disabled_dispatch,
+        &state->sequence_nr,
+        &state->graph_task_id,
+        &state->is_grad_enabled,
+        &state->set_grad_enabled,
+        &state->add,
+        &state->queue_callback,
+    };
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < sizeof(places) / sizeof(places[0]); i++) {
+        result = visit(places[i], data);
+    }
+    for (unsigned i = 0; result == 0 && i < state->type_count; i++) {
+        result = visit((PyObject **)(void *)&state->type_cache[i].type, data);
+    }
+    return result;
+}
+
+typedef struct traversal {
+    visitproc visit;
+    void *arg;
+} traversal;
+
+static int visit_reference(PyObject **place, void *data)
+{
+    const traversal *way = data;
+    return *place == NULL ? 0 : way->visit(*place, way->arg);
+}
+
+static int clear_reference(PyObject **place, void *Py_UNUSED(data))
+{
+    Py_CLEAR(*place);
+    return 0;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    traversal way = {visit, arg};
+    return for_each_reference(PyModule_GetState(module), visit_reference, &way);
+}
+
+static int module_clear(PyObject *module)
+{
+    core_state *state = PyModule_GetState(module);
+    for_each_reference(state, clear_reference, NULL);
+    state->type_count = 0;
+    state->torch_loaded = false;
+    return 0;
+}
+
+static void module_free(void *module)
+{
+    module_clear(module);
+}
+
+static PyMethodDef module_methods[] = {
+    {"compute_stats", (PyCFunction)(void (*)(void))compute_stats, METH_VARARGS | METH_KEYWORDS,
+     "compute_stats(tensor, eps=1e-08, isa=None)\n--\n\nStatistics of one tensor from one read of "
+     "its memory. isa: 'scalar', 'avx2' or 'avx512'; None is the best."},
+    {"inert_hook", core_inert_hook, METH_NOARGS,
+     "inert_hook()\n--\n\nA module hook that does nothing: what a pickled one becomes."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, module_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "tensorprobe._core",
+    .m_doc = "The compiled part of tensorprobe.",
+    .m_size = sizeof(core_state),
+    .m_methods = module_methods,
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&module_def);
+}

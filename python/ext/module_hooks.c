@@ -1,0 +1,310 @@
+#include "module_hooks.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "gradient_hooks.h"
+#include "input_edges.h"
+#include "recording.h"
+
+PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError,
+                        "module_hook takes module, name, vpp_stage, root and recorded");
+        return NULL;
+    }
+    if (core_load_torch(monitor->state) != 0) {
+        return NULL;
+    }
+    const char *name = PyUnicode_AsUTF8AndSize(args[1], NULL);
+    const long vpp_stage = PyLong_AsLong(args[2]);
+    const int root = PyObject_IsTrue(args[3]);
+    const int recorded = PyObject_IsTrue(args[4]);
+    if (name == NULL || PyErr_Occurred() || root < 0 || recorded < 0) {
+        return NULL;
+    }
+    module_hook *hook = PyObject_New(module_hook, monitor->state->module_hook_type);
+    if (hook == NULL) {
+        return NULL;
+    }
+    memset((char *)hook + sizeof(PyObject), 0, sizeof(*hook) - sizeof(PyObject));
+    Py_INCREF((PyObject *)monitor);
+    hook->monitor = monitor;
+    hook->vpp_stage = (int32_t)vpp_stage;
+    hook->root = root;
+    hook->recorded = recorded;
+    hook->name = tp_strdup(name);
+    hook->module = PyWeakref_NewRef(args[0], NULL);
+    if (hook->name == NULL && !PyErr_Occurred()) {
+        PyErr_NoMemory();
+    }
+    if (PyErr_Occurred()) {
+        Py_DECREF((PyObject *)hook);
+        return NULL;
+    }
+    return (PyObject *)hook;
+}
+
+PyObject *core_inert_hook(PyObject *module, PyObject *Py_UNUSED(unused))
+{
+    const core_state *state = PyModule_GetState(module);
+    module_hook *hook = PyObject_New(module_hook, state->module_hook_type);
+    if (hook != NULL) {
+        memset((char *)hook + sizeof(PyObject), 0, sizeof(*hook) - sizeof(PyObject));
+    }
+    return (PyObject *)hook;
+}
+
+static void free_sites(site_list lists[2])
+{
+    tp_free(lists[0].sites);
+    tp_free(lists[1].sites);
+}
+
+static void hook_dealloc(PyObject *self)
+{
+    module_hook *hook = (module_hook *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF((PyObject *)hook->monitor);
+    Py_XDECREF(hook->module);
+    tp_free(hook->name);
+    free_sites(hook->activations);
+    free_sites(hook->gradients);
+    PyObject_Free(self);
+    Py_DECREF((PyObject *)type);
+}
+
+site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int32_t slot)
+{
+    site_list *list = quantity == TP_ACTIVATION ? &hook->activations[role - TP_ROLE_INPUT]
+                                                : &hook->gradients[role - TP_ROLE_INPUT];
+    const uint32_t number = (uint32_t)(slot + 1);
+    if (number >= list->count) {
+        const uint32_t count = number + 1;
+        site *sites = tp_realloc(list->sites, count * sizeof(*sites));
+        if (sites == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        memset(sites + list->count, 0, (count - list->count) * sizeof(*sites));
+        list->sites = sites;
+        list->count = count;
+    }
+    const tp_key key = {hook->name, NULL, hook->vpp_stage, slot, quantity, role};
+    site *place = &list->sites[number];
+    return site_define(hook->monitor, place, &key) ? place : NULL;
+}
+
+/* Is this the module, or a copy of it that took the hooks along? */
+static bool is_own_module(const module_hook *hook, PyObject *module)
+{
+    return hook->monitor != NULL && PyWeakref_GetObject(hook->module) == module &&
+           monitor_is_active(hook->monitor);
+}
+
+/* 1: this forward is training; 0: evaluation, no_grad, or the recomputation of a checkpointed part
+ * during a backward; -1: an error is set. */
+static int is_training_forward(core_state *state, PyObject *module)
+{
+    PyObject *training = PyObject_GetAttr(module, state->name_training);
+    if (training == NULL) {
+        return -1;
+    }
+    const int in_training = PyObject_IsTrue(training);
+    Py_DECREF(training);
+    if (in_training <= 0) {
+        return in_training;
+    }
+    PyObject *grad_enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
+    if (grad_enabled == NULL) {
+        return -1;
+    }
+    const bool enabled = grad_enabled == Py_True;
+    Py_DECREF(grad_enabled);
+    if (!enabled) {
+        return 0;
+    }
+    const int64_t task = core_call_int(state->graph_task_id);
+    return PyErr_Occurred() ? -1 : task == -1;
+}
+
+static int32_t slot_of(const tensor_list *tensors, uint32_t number)
+{
+    return tensors->count == 1 ? -1 : (int32_t)number;
+}
+
+/* Records the tensors of one side. *entries, when wanted, get the memo's entry of each.  */
+static bool record_side(module_hook *hook, const frame *running, const tensor_list *tensors,
+                        uint32_t role)
+{
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        reading values;
+        const int result =
+            reading_take(hook->monitor, &tensors->items[i], true, hook->name, &values);
+        if (result == READ_FAILED) {
+            return false;
+        }
+        if (result == READ_NOTHING) {
+            continue;
+        }
+        site *place = module_hook_site(hook, TP_ACTIVATION, role, slot_of(tensors, i));
+        if (place == NULL || !reading_record(hook->monitor, &values, place, running->micro_step,
+                                             running->call)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The root's forward begins: a new micro step, and what older forwards left behind is forgotten. */
+static void begin_root_forward(monitor_object *monitor, bool training)
+{
+    monitor_forget_forward(monitor);
+    if (training) {
+        monitor->forward++;
+        monitor->micro_step++;
+    }
+}
+
+static bool enter(module_hook *hook, PyObject *const *args)
+{
+    monitor_object *monitor = hook->monitor;
+    const int training = is_training_forward(monitor->state, args[0]);
+    if (training < 0) {
+        return false;
+    }
+    if (hook->root) {
+        begin_root_forward(monitor, training);
+    }
+    if (!hook->recorded) {
+        return true;
+    }
+    frame *running = monitor_push_frame(monitor, hook);
+    if (running == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    if (!training) {
+        return true;
+    }
+    if (hook->seen_forward != monitor->forward) {
+        hook->seen_forward = monitor->forward;
+        hook->calls = 0;
+    }
+    running->recorded = true;
+    running->call = hook->calls++;
+    running->micro_step = monitor_micro_step(monitor);
+
+    tensor_list inputs;
+    tensor_list_init(&inputs);
+    bool ok = tensor_list_add(monitor->state, &inputs, args[1]) &&
+              tensor_list_add(monitor->state, &inputs, args[2]);
+    if (!ok) {
+        PyErr_NoMemory();
+    }
+    if (ok && !monitor->config->backward_only) {
+        ok = record_side(hook, running, &inputs, TP_ROLE_INPUT);
+    }
+    if (ok && !monitor->config->forward_only) {
+        ok = input_edges_capture(hook, running, &inputs);
+    }
+    tensor_list_free(&inputs);
+    return ok;
+}
+
+static bool leave(module_hook *hook, const frame *running, PyObject *output)
+{
+    monitor_object *monitor = hook->monitor;
+    tensor_list outputs;
+    tensor_list_init(&outputs);
+    bool ok = tensor_list_add(monitor->state, &outputs, output);
+    if (!ok) {
+        PyErr_NoMemory();
+    }
+    if (ok && !monitor->config->backward_only) {
+        ok = record_side(hook, running, &outputs, TP_ROLE_OUTPUT);
+    }
+    for (uint32_t i = 0; ok && !monitor->config->forward_only && i < outputs.count; i++) {
+        ok = gradient_hook_tensor(hook, outputs.items[i].tensor, TP_ROLE_OUTPUT,
+                                  slot_of(&outputs, i), running);
+    }
+    if (ok && running->edge_count > 0) {
+        ok = input_edges_follow(hook, running, &outputs);
+    }
+    tensor_list_free(&outputs);
+    return ok;
+}
+
+/* forward_pre(module, args, kwargs) */
+static PyObject *hook_forward_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    module_hook *hook = (module_hook *)self;
+    if (count != 3 || !is_own_module(hook, args[0])) {
+        Py_RETURN_NONE;
+    }
+    monitor_object *monitor = hook->monitor;
+    const uint64_t begin = tp_clock_monotonic();
+    PyObject *result =
+        enter(hook, args) ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+/* forward(module, args, kwargs, output) */
+static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    module_hook *hook = (module_hook *)self;
+    if (count != 4 || !is_own_module(hook, args[0])) {
+        Py_RETURN_NONE;
+    }
+    monitor_object *monitor = hook->monitor;
+    frame *running = monitor_pop_frame(monitor, hook);
+    if (running == NULL) {
+        Py_RETURN_NONE; /* the hooks were registered while it ran */
+    }
+    const uint64_t begin = tp_clock_monotonic();
+    PyObject *result = !running->recorded || leave(hook, running, args[3])
+                           ? Py_NewRef(Py_None)
+                           : monitor_trouble(monitor, hook->name);
+    monitor_free_frame(monitor, running);
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+/* A pickled or saved model takes its hooks along; they must load, and then do nothing. */
+static PyObject *hook_reduce(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    (void)self;
+    PyObject *module = PyImport_ImportModule("tensorprobe._core");
+    PyObject *maker = module == NULL ? NULL : PyObject_GetAttrString(module, "inert_hook");
+    Py_XDECREF(module);
+    if (maker == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue("N()", maker);
+}
+
+static PyMethodDef hook_methods[] = {
+    {"forward_pre", (PyCFunction)(void (*)(void))hook_forward_pre, METH_FASTCALL,
+     "forward_pre($self, module, args, kwargs, /)\n--\n\nA forward pre-hook with kwargs."},
+    {"forward", (PyCFunction)(void (*)(void))hook_forward, METH_FASTCALL,
+     "forward($self, module, args, kwargs, output, /)\n--\n\nA forward hook with kwargs."},
+    {"__reduce__", hook_reduce, METH_NOARGS, "A pickled hook is an inert one."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot hook_slots[] = {
+    {Py_tp_dealloc, hook_dealloc},
+    {Py_tp_methods, hook_methods},
+    {Py_tp_doc, "Records what goes into and out of one module."},
+    {0, NULL},
+};
+
+PyType_Spec core_module_hook_spec = {
+    .name = "tensorprobe._core.ModuleHook",
+    .basicsize = sizeof(module_hook),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = hook_slots,
+};

@@ -1,0 +1,35 @@
+/* Hooks on one module: activations, and the start of their gradients' hooks. */
+#ifndef TP_EXT_MODULE_HOOKS_H
+#define TP_EXT_MODULE_HOOKS_H
+
+#include "monitor_object.h"
+
+/* The sites of one side: number slot + 1. */
+typedef struct site_list {
+    site *sites;
+    uint32_t count;
+} site_list;
+
+/* Python sees the methods forward_pre and forward, which are registered with the module. */
+typedef struct module_hook {
+    PyObject ob_base;        /* as PyObject_HEAD */
+    monitor_object *monitor; /* owned; NULL in an inert hook */
+    PyObject *module;        /* weak reference: the one module that is watched */
+    char *name;
+    int32_t vpp_stage;
+    bool root;             /* its training forwards count the micro steps */
+    bool recorded;         /* false: only counts */
+    uint64_t seen_forward; /* calls counts the calls in this forward of the root */
+    uint32_t calls;
+    site_list activations[2]; /* input, output */
+    site_list gradients[2];
+} module_hook;
+
+/* monitor.module_hook(module, name, vpp_stage, root, recorded) */
+PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count);
+
+/* The site of quantity (TP_ACTIVATION or TP_ACTIVATION_GRAD), role and slot, with its key. NULL: an
+ * error is set. Valid until the next call. */
+site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int32_t slot);
+
+#endif

@@ -1,0 +1,578 @@
+#include "monitor_object.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "config_object.h"
+#include "gradient_hooks.h"
+#include "module_hooks.h"
+#include "optimizer_hooks.h"
+#include "recording.h"
+
+/* ---- What hooks use ---- */
+
+static bool is_strict(const monitor_object *monitor)
+{
+    return monitor->monitor != NULL && monitor->config->strict;
+}
+
+/* Warnings may have been turned into errors, which must not reach the training either. */
+static void warn(const char *format, const char *name, const char *why)
+{
+    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, format, name, why) != 0) {
+        PyErr_Clear();
+    }
+}
+
+PyObject *monitor_trouble(monitor_object *monitor, const char *where)
+{
+    if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_RuntimeError, "the monitor ran out of memory");
+    }
+    if (monitor->monitor != NULL) {
+        tp_monitor_count_error(monitor->monitor);
+    }
+    if (is_strict(monitor)) {
+        return NULL;
+    }
+    PyObject *type = NULL;
+    PyObject *value = NULL;
+    PyObject *traceback = NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!monitor->warned) {
+        monitor->warned = true;
+        PyObject *text = PyObject_Str(value == NULL ? type : value);
+        const char *why = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, NULL);
+        PyErr_Clear();
+        warn("tensorprobe: a hook of '%s' failed and recorded nothing: %s (further failures are "
+             "only counted)",
+             where, why == NULL ? "" : why);
+        Py_XDECREF(text);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    Py_RETURN_NONE;
+}
+
+bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const char *name)
+{
+    monitor->unreadable++;
+    tp_monitor_count_error(monitor->monitor);
+    if (is_strict(monitor)) {
+        PyErr_Format(PyExc_RuntimeError, "a tensor of '%s' is not recorded: %s", name, view->why);
+        return false;
+    }
+    PyObject *reason = PyUnicode_FromString(view->why);
+    const int known = reason == NULL ? -1 : PySet_Contains(monitor->warned_reasons, reason);
+    if (known == 0 && PySet_Add(monitor->warned_reasons, reason) == 0) {
+        warn("tensorprobe: a tensor of '%s' is not recorded: %s (further ones of this kind are only "
+             "counted)",
+             name, view->why);
+    }
+    Py_XDECREF(reason);
+    PyErr_Clear();
+    return true;
+}
+
+void monitor_add_time(monitor_object *monitor, uint64_t begin)
+{
+    if (monitor->monitor != NULL) {
+        tp_monitor_add_hook_time(monitor->monitor, tp_clock_monotonic() - begin);
+    }
+}
+
+/* ---- Frames ---- */
+
+frame *monitor_push_frame(monitor_object *monitor, struct module_hook *hook)
+{
+    if (monitor->frame_count == monitor->frame_capacity) {
+        const uint32_t capacity = monitor->frame_capacity == 0 ? 32 : monitor->frame_capacity * 2;
+        frame **frames = tp_realloc(monitor->frames, capacity * sizeof(*frames));
+        if (frames == NULL) {
+            return NULL;
+        }
+        monitor->frames = frames;
+        monitor->frame_capacity = capacity;
+    }
+    frame *new = monitor->spare_frame;
+    monitor->spare_frame = NULL;
+    if (new == NULL) {
+        new = tp_alloc(sizeof(*new));
+    }
+    if (new == NULL) {
+        return NULL;
+    }
+    memset(new, 0, sizeof(*new));
+    new->edges = new->inline_edges;
+    new->edge_capacity = FRAME_INLINE_EDGES;
+    new->hook = (struct module_hook *)(void *)Py_NewRef((PyObject *)(void *)hook);
+    monitor->frames[monitor->frame_count++] = new;
+    return new;
+}
+
+frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook)
+{
+    for (uint32_t i = monitor->frame_count; i-- > 0;) {
+        frame *found = monitor->frames[i];
+        if (found->hook == hook) {
+            monitor->frame_count--;
+            memmove(&monitor->frames[i], &monitor->frames[i + 1],
+                    (monitor->frame_count - i) * sizeof(frame *));
+            return found;
+        }
+    }
+    return NULL;
+}
+
+void monitor_free_frame(monitor_object *monitor, frame *old)
+{
+    for (uint32_t i = 0; i < old->edge_count; i++) {
+        Py_DECREF(old->edges[i].node);
+    }
+    if (old->edges != old->inline_edges) {
+        tp_free(old->edges);
+    }
+    Py_DECREF((PyObject *)(void *)old->hook);
+    if (monitor->spare_frame == NULL) {
+        monitor->spare_frame = old;
+    } else {
+        tp_free(old);
+    }
+}
+
+bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t slot)
+{
+    if (owner->edge_count == owner->edge_capacity) {
+        const bool was_inline = owner->edges == owner->inline_edges;
+        const uint32_t capacity = owner->edge_capacity * 2;
+        input_edge *edges =
+            tp_realloc(was_inline ? NULL : owner->edges, capacity * sizeof(*edges));
+        if (edges == NULL) {
+            return false;
+        }
+        if (was_inline) {
+            memcpy(edges, owner->inline_edges, sizeof(owner->inline_edges));
+        }
+        owner->edges = edges;
+        owner->edge_capacity = capacity;
+    }
+    owner->edges[owner->edge_count++] = (input_edge){Py_NewRef(node), output_nr, slot};
+    return true;
+}
+
+/* ---- Ends: of a forward, of a backward, of a step ---- */
+
+static void forget_pending(monitor_object *monitor)
+{
+    while (monitor->pending_count > 0) {
+        Py_DECREF((PyObject *)(void *)monitor->pending[--monitor->pending_count].grad);
+    }
+}
+
+void monitor_forget_forward(monitor_object *monitor)
+{
+    memo_clear(&monitor->memo);
+    while (monitor->frame_count > 0) {
+        monitor_free_frame(monitor, monitor->frames[--monitor->frame_count]);
+    }
+}
+
+/* Called by the autograd engine. self is the tuple (monitor, number of the graph task). */
+static PyObject *end_of_backward(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    monitor_object *monitor = (monitor_object *)(void *)PyTuple_GetItem(self, 0);
+    const int64_t task = PyLong_AsLongLong(PyTuple_GetItem(self, 1));
+    const uint64_t begin = tp_clock_monotonic();
+    bool ok = true;
+    for (uint32_t i = 0; i < monitor->pending_count;) {
+        if (monitor->pending[i].graph_task != task) {
+            i++;
+            continue;
+        }
+        struct input_grad *grad = monitor->pending[i].grad;
+        monitor->pending_count--;
+        memmove(&monitor->pending[i], &monitor->pending[i + 1],
+                (monitor->pending_count - i) * sizeof(pending_grad));
+        if (ok && monitor_is_active(monitor)) {
+            ok = input_grad_finish(grad);
+        }
+        Py_DECREF((PyObject *)(void *)grad);
+    }
+    PyObject *result =
+        ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "gradients of inputs");
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+static PyMethodDef end_of_backward_def = {"end_of_backward", end_of_backward, METH_NOARGS, NULL};
+
+static bool queue_end_of_backward(monitor_object *monitor, int64_t task)
+{
+    PyObject *self = Py_BuildValue("OL", (PyObject *)monitor, (long long)task);
+    PyObject *callable = self == NULL ? NULL : PyCFunction_NewEx(&end_of_backward_def, self, NULL);
+    PyObject *done = callable == NULL ? NULL
+                                      : PyObject_CallFunctionObjArgs(monitor->state->queue_callback,
+                                                                     callable, NULL);
+    Py_XDECREF(self);
+    Py_XDECREF(callable);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
+bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *grad)
+{
+    const int64_t task = core_call_int(monitor->state->graph_task_id);
+    if (PyErr_Occurred()) {
+        return false;
+    }
+    bool queued = false;
+    for (uint32_t i = 0; i < monitor->pending_count && !queued; i++) {
+        queued = monitor->pending[i].graph_task == task;
+    }
+    if (monitor->pending_count == monitor->pending_capacity) {
+        const uint32_t capacity = monitor->pending_capacity == 0 ? 32 : monitor->pending_capacity * 2;
+        pending_grad *pending = tp_realloc(monitor->pending, capacity * sizeof(*pending));
+        if (pending == NULL) {
+            PyErr_NoMemory();
+            return false;
+        }
+        monitor->pending = pending;
+        monitor->pending_capacity = capacity;
+    }
+    if (!queued && !queue_end_of_backward(monitor, task)) {
+        return false;
+    }
+    monitor->pending[monitor->pending_count++] = (pending_grad){
+        (struct input_grad *)(void *)Py_NewRef((PyObject *)(void *)grad), task};
+    return true;
+}
+
+static void remove_leaf_handles(monitor_object *monitor)
+{
+    const Py_ssize_t count = PyList_Size(monitor->leaf_handles);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *done =
+            PyObject_CallMethod(PyList_GetItem(monitor->leaf_handles, i), "remove", NULL);
+        Py_XDECREF(done);
+        PyErr_Clear();
+    }
+    if (count > 0) {
+        PyList_SetSlice(monitor->leaf_handles, 0, count, NULL);
+    }
+}
+
+static void forget_step(monitor_object *monitor)
+{
+    monitor_forget_forward(monitor);
+    forget_pending(monitor);
+    remove_leaf_handles(monitor);
+}
+
+bool monitor_boundary(monitor_object *monitor)
+{
+    forget_step(monitor);
+    tp_monitor_set_micro_steps(monitor->monitor, monitor->micro_step);
+    monitor->micro_step = 0;
+    monitor->forward++;
+    tp_status status = TP_OK;
+    monitor->users++;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tp_monitor_step(monitor->monitor);
+    Py_END_ALLOW_THREADS;
+    monitor->users--;
+    if (status < 0) {
+        PyErr_Format(PyExc_RuntimeError, "the step could not be handed to the writer: %s",
+                     tp_status_name(status));
+        return false;
+    }
+    return true;
+}
+
+/* ---- The Python object ---- */
+
+static void raise_open_error(const core_state *state, const tp_error *error)
+{
+    char text[1024];
+    tp_error_format(error, text, sizeof(text));
+    if (error->code == TP_ERR_NOMEM) {
+        PyErr_NoMemory();
+        return;
+    }
+    PyObject *kind = error->code == TP_ERR_CONFIG     ? state->config_error
+                     : error->code == TP_ERR_ARGUMENT ? PyExc_ValueError
+                     : error->code == TP_ERR_NOTFOUND ? PyExc_FileNotFoundError
+                                                      : PyExc_OSError;
+    PyObject *raised = PyObject_CallFunction(kind, "s", text);
+    if (raised == NULL) {
+        return;
+    }
+    if (error->code == TP_ERR_CONFIG) {
+        PyObject *values[] = {PyUnicode_FromString(error->file), PyLong_FromUnsignedLong(error->line),
+                              PyLong_FromUnsignedLong(error->column),
+                              PyUnicode_FromString(error->field)};
+        const char *names[] = {"file", "line", "column", "field"};
+        for (int i = 0; i < 4; i++) {
+            if (values[i] == NULL || PyObject_SetAttrString(raised, names[i], values[i]) != 0) {
+                PyErr_Clear();
+            }
+            Py_XDECREF(values[i]);
+        }
+    }
+    PyErr_SetObject(kind, raised);
+    Py_DECREF(raised);
+}
+
+static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"config_json", "config_path", "rank",  "output_dir",
+                            "run_id",      "watch",       "start_step", NULL};
+    tp_monitor_options options;
+    tp_monitor_defaults(&options);
+    int watch = 0;
+    unsigned long long start_step = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zzIzzpK:Monitor", names, &options.config_text,
+                                     &options.config_path, &options.rank, &options.output_dir,
+                                     &options.run_id, &watch, &start_step)) {
+        return NULL;
+    }
+    options.watch_defaults = (uint32_t)watch;
+    options.start_step = start_step;
+
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    monitor_object *self = (monitor_object *)(void *)alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->state = PyType_GetModuleState(type);
+    self->warned_reasons = PySet_New(NULL);
+    self->leaf_handles = PyList_New(0);
+    if (self->warned_reasons == NULL || self->leaf_handles == NULL) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    tp_error error = {0};
+    const tp_status status = tp_monitor_open(&self->monitor, &options, &error);
+    if (status != TP_OK) {
+        error.code = status;
+        self->monitor = NULL;
+        raise_open_error(self->state, &error);
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    self->config = tp_monitor_config(self->monitor);
+    return (PyObject *)self;
+}
+
+/* Waits for calls in other threads that work with the GIL released, then ends the monitor. */
+static tp_status close_monitor(monitor_object *self)
+{
+    tp_status status = TP_OK;
+    self->closing = true;
+    while (self->users > 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        Py_END_ALLOW_THREADS;
+    }
+    if (self->monitor != NULL) {
+        tp_monitor *monitor = self->monitor;
+        self->monitor = NULL;
+        self->config = NULL;
+        Py_BEGIN_ALLOW_THREADS;
+        status = tp_monitor_close(&monitor);
+        Py_END_ALLOW_THREADS;
+    }
+    forget_step(self);
+    return status;
+}
+
+static void monitor_dealloc(PyObject *object)
+{
+    monitor_object *self = (monitor_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->leaf_handles != NULL) {
+        close_monitor(self);
+    }
+    memo_free(&self->memo);
+    tp_free(self->frames);
+    tp_free(self->spare_frame);
+    tp_free(self->pending);
+    Py_XDECREF(self->warned_reasons);
+    Py_XDECREF(self->leaf_handles);
+    PyObject_Free(object);
+    Py_DECREF((PyObject *)type);
+}
+
+static bool is_open(const monitor_object *self)
+{
+    if (!monitor_is_active(self)) {
+        PyErr_SetString(PyExc_RuntimeError, "the monitor is closed");
+        return false;
+    }
+    return true;
+}
+
+static PyObject *monitor_step(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    monitor_object *self = (monitor_object *)object;
+    if (!is_open(self) || !monitor_boundary(self)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *monitor_close(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    const tp_status status = close_monitor((monitor_object *)object);
+    if (status < 0) {
+        PyErr_Format(PyExc_OSError, "the monitor could not write everything: %s",
+                     tp_status_name(status));
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *monitor_counters(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    const monitor_object *self = (monitor_object *)object;
+    if (!is_open(self)) {
+        return NULL;
+    }
+    tp_monitor_counters c;
+    tp_monitor_get_counters(self->monitor, &c);
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "steps",
+        (unsigned long long)c.steps, "records", (unsigned long long)c.records, "gaps",
+        (unsigned long long)c.gaps, "alerts", (unsigned long long)c.alerts, "errors",
+        (unsigned long long)c.errors, "unreadable", (unsigned long long)self->unreadable, "hook_ns",
+        (unsigned long long)c.hook_ns, "wait_ns", (unsigned long long)c.wait_ns, "writer_cpu_ns",
+        (unsigned long long)c.writer_cpu_ns, "bytes_journal", (unsigned long long)c.bytes_journal,
+        "bytes_csv", (unsigned long long)c.bytes_csv, "bytes_tensorboard",
+        (unsigned long long)c.bytes_tensorboard, "journaled_steps",
+        (unsigned long long)c.journaled_steps, "followed_steps",
+        (unsigned long long)c.followed_steps);
+}
+
+static PyObject *monitor_key(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "quantity", "role", "vpp_stage", "slot", "global_name", NULL};
+    monitor_object *self = (monitor_object *)object;
+    tp_key key = {.slot = -1};
+    uint32_t id = 0;
+    if (!is_open(self) ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "sI|Iiiz:key", names, &key.name, &key.quantity,
+                                     &key.role, &key.vpp_stage, &key.slot, &key.global_name)) {
+        return NULL;
+    }
+    const tp_status status = tp_monitor_key(self->monitor, &key, &id);
+    if (status != TP_OK) {
+        PyErr_Format(PyExc_ValueError, "not a key: %s", tp_status_name(status));
+        return NULL;
+    }
+    return PyLong_FromUnsignedLong(id);
+}
+
+static PyObject *monitor_observe(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"key", "tensor", "micro_step", NULL};
+    monitor_object *self = (monitor_object *)object;
+    site place = {.has_key = true};
+    PyObject *tensor = NULL;
+    unsigned int micro_step = 0;
+    if (!is_open(self) ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "IO|I:observe", names, &place.key, &tensor,
+                                     &micro_step) ||
+        core_load_torch(self->state) != 0) {
+        return NULL;
+    }
+    if (tp_registry_key(tp_monitor_registry(self->monitor), place.key) == NULL) {
+        PyErr_SetString(PyExc_KeyError, "no such key: take one from key()");
+        return NULL;
+    }
+    tensor_view view;
+    if (tensor_type_kind(self->state, Py_TYPE(tensor)) == TYPE_OTHER ||
+        !tensor_view_open(self->state, tensor, &view)) {
+        PyErr_SetString(PyExc_TypeError, "observe takes a floating-point tensor");
+        return NULL;
+    }
+    reading values;
+    const int result = reading_take(self, &view, false, "observe", &values);
+    const bool ok = result == READ_OK ? reading_record(self, &values, &place, micro_step, 0)
+                                      : result == READ_NOTHING;
+    tensor_view_close(&view);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *monitor_module_hook(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    return is_open((monitor_object *)object)
+               ? module_hook_new((monitor_object *)object, args, count)
+               : NULL;
+}
+
+static PyObject *monitor_optimizer_hook(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    return is_open((monitor_object *)object)
+               ? optimizer_hook_new((monitor_object *)object, args, count)
+               : NULL;
+}
+
+static PyObject *monitor_directory(PyObject *object, void *Py_UNUSED(closure))
+{
+    const monitor_object *self = (monitor_object *)object;
+    return is_open(self) ? PyUnicode_DecodeFSDefault(tp_monitor_directory(self->monitor)) : NULL;
+}
+
+static PyObject *monitor_config(PyObject *object, void *Py_UNUSED(closure))
+{
+    const monitor_object *self = (monitor_object *)object;
+    return is_open(self) ? config_to_dict(self->config) : NULL;
+}
+
+static PyMethodDef monitor_methods[] = {
+    {"step", monitor_step, METH_NOARGS, "step($self, /)\n--\n\nEnds the step."},
+    {"close", monitor_close, METH_NOARGS,
+     "close($self, /)\n--\n\nWrites what is left and ends the monitor. OSError when not everything "
+     "could be written. A second call does nothing."},
+    {"counters", monitor_counters, METH_NOARGS,
+     "counters($self, /)\n--\n\nWhat the monitor knows about itself, since it was opened."},
+    {"key", (PyCFunction)(void (*)(void))monitor_key, METH_VARARGS | METH_KEYWORDS,
+     "key($self, name, quantity, role=0, vpp_stage=0, slot=-1, global_name=None)\n--\n\nThe id of a "
+     "series."},
+    {"observe", (PyCFunction)(void (*)(void))monitor_observe, METH_VARARGS | METH_KEYWORDS,
+     "observe($self, key, tensor, micro_step=0)\n--\n\nRecords one tensor."},
+    {"module_hook", (PyCFunction)(void (*)(void))monitor_module_hook, METH_FASTCALL,
+     "module_hook($self, module, name, vpp_stage, root, recorded, /)\n--\n\nThe hooks of one "
+     "module. root: its training forwards count the micro steps."},
+    {"optimizer_hook", (PyCFunction)(void (*)(void))monitor_optimizer_hook, METH_FASTCALL,
+     "optimizer_hook($self, parameters, main_grad, vpp_stage, /)\n--\n\nThe hooks of an optimizer. "
+     "parameters: pairs of name and parameter."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef monitor_properties[] = {
+    {"directory", monitor_directory, NULL, "The directory of this rank's run.", NULL},
+    {"config", monitor_config, NULL, "The validated configuration.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot monitor_slots[] = {
+    {Py_tp_new, monitor_new},
+    {Py_tp_dealloc, monitor_dealloc},
+    {Py_tp_methods, monitor_methods},
+    {Py_tp_getset, monitor_properties},
+    {Py_tp_doc,
+     "Monitor(config_json=None, config_path=None, rank=0, output_dir=None, run_id=None, "
+     "watch=False, start_step=0)\n--\n\nOne rank's monitor. ConfigError when the configuration is "
+     "wrong."},
+    {0, NULL},
+};
+
+PyType_Spec core_monitor_spec = {
+    .name = "tensorprobe._core.Monitor",
+    .basicsize = sizeof(monitor_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = monitor_slots,
+};

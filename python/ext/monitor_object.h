@@ -1,0 +1,114 @@
+/* _core.Monitor, and what the hooks share through it. Everything here runs with the GIL held. */
+#ifndef TP_EXT_MONITOR_OBJECT_H
+#define TP_EXT_MONITOR_OBJECT_H
+
+#include "core.h"
+#include "memo.h"
+#include "monitor/hooks.h"
+#include "tensor_access.h"
+
+struct module_hook;
+struct input_grad;
+
+/* One series that a hook writes to: its key, and the shape that came last. */
+#define SITE_DIMS 8
+typedef struct site {
+    bool has_key;
+    bool has_shape;
+    uint32_t key;
+    uint32_t shape;
+    uint32_t ndim;
+    int64_t dims[SITE_DIMS];
+} site;
+
+/* Where the gradient of an input starts: the node that made the input, and which of its outputs. */
+typedef struct input_edge {
+    PyObject *node; /* owned */
+    uint32_t output_nr;
+    int32_t slot;
+} input_edge;
+
+/* One running forward of one module, from its pre-hook to its hook. */
+#define FRAME_INLINE_EDGES 4
+typedef struct frame {
+    struct module_hook *hook; /* owned */
+    bool recorded;            /* a training forward */
+    uint32_t micro_step;
+    uint32_t call;
+    int64_t entry_sequence_nr;
+    input_edge *edges;
+    uint32_t edge_count;
+    uint32_t edge_capacity;
+    input_edge inline_edges[FRAME_INLINE_EDGES];
+} frame;
+
+/* The gradient of an input of which some consumers have not run yet in this backward. */
+typedef struct pending_grad {
+    struct input_grad *grad; /* owned */
+    int64_t graph_task;
+} pending_grad;
+
+typedef struct monitor_object {
+    PyObject ob_base; /* as PyObject_HEAD */
+    core_state *state;
+    tp_monitor *monitor;      /* NULL after close */
+    const tp_config *config;  /* valid while monitor is */
+    uint32_t users;           /* calls that work with the GIL released */
+    bool closing;
+    bool warned;              /* of an exception in a hook */
+    uint64_t unreadable;      /* tensors that could not be read */
+    PyObject *warned_reasons; /* set of strings */
+
+    uint64_t forward;    /* number of training forwards of the root module, since open */
+    uint32_t micro_step; /* training forwards of the root module in this step */
+    memo_table memo;
+    frame **frames;
+    uint32_t frame_count, frame_capacity;
+    frame *spare_frame; /* for reuse */
+    pending_grad *pending;
+    uint32_t pending_count, pending_capacity;
+    PyObject *leaf_handles; /* list: handles of hooks on nodes that outlive the graph */
+} monitor_object;
+
+/* False: return at once (closed, or a forked child). */
+static inline bool monitor_is_active(const monitor_object *monitor)
+{
+    return monitor->monitor != NULL && !monitor->closing &&
+           tp_monitor_is_active(monitor->monitor);
+}
+
+/* The micro step that records belong to now. */
+static inline uint32_t monitor_micro_step(const monitor_object *monitor)
+{
+    return monitor->micro_step > 0 ? monitor->micro_step - 1 : 0;
+}
+
+/* A hook failed, with or without a Python error set. Counts, warns once, clears the error, returns
+ * None; under "strict" it returns NULL with an error set. */
+PyObject *monitor_trouble(monitor_object *monitor, const char *where);
+
+/* A tensor that can't be read: counts, and warns once per reason. False: an error is set (only
+ * under "strict"). */
+bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const char *name);
+
+/* Ends the step. False: an error is set (only under "strict"). */
+bool monitor_boundary(monitor_object *monitor);
+
+/* Forgets what belongs to forwards that have ended. */
+void monitor_forget_forward(monitor_object *monitor);
+
+/* Has input_grad_finish called for it at the end of the backward that is running, unless it is
+ * complete by then. False: an error is set. */
+bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *grad);
+
+/* Adds the time since begin to the monitor's own time. */
+void monitor_add_time(monitor_object *monitor, uint64_t begin);
+
+/* Frames. push returns NULL when memory ran out. pop takes the newest frame of that hook out, NULL
+ * when it has none; free it with monitor_free_frame. */
+frame *monitor_push_frame(monitor_object *monitor, struct module_hook *hook);
+frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook);
+void monitor_free_frame(monitor_object *monitor, frame *old);
+bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t slot);
+
+#endif

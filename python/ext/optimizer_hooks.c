@@ -1,0 +1,261 @@
+#include "optimizer_hooks.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "recording.h"
+
+/* Series of one parameter. */
+enum {
+    UNREDUCED,
+    REDUCED,
+    EXP_AVG,
+    EXP_AVG_SQ,
+    ORIGIN,
+    UPDATED,
+    SERIES,
+};
+
+static const uint32_t quantities[SERIES] = {TP_GRAD_UNREDUCED, TP_GRAD_REDUCED, TP_EXP_AVG,
+                                            TP_EXP_AVG_SQ,     TP_PARAM_ORIGIN, TP_PARAM_UPDATED};
+
+typedef struct watched {
+    PyObject *parameter; /* owned, as the optimizer owns it */
+    char *name;
+    site series[SERIES];
+} watched;
+
+/* Python sees the methods step_pre and step_post, which are registered with the optimizer. */
+typedef struct optimizer_hook {
+    PyObject ob_base;        /* as PyObject_HEAD */
+    monitor_object *monitor; /* owned */
+    bool main_grad;          /* look for .main_grad before .grad */
+    int32_t vpp_stage;
+    uint32_t count;
+    watched *parameters;
+} optimizer_hook;
+
+static void hook_dealloc(PyObject *self)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    for (uint32_t i = 0; i < hook->count; i++) {
+        Py_XDECREF(hook->parameters[i].parameter);
+        tp_free(hook->parameters[i].name);
+    }
+    tp_free(hook->parameters);
+    Py_XDECREF((PyObject *)hook->monitor);
+    PyObject_Free(self);
+    Py_DECREF((PyObject *)type);
+}
+
+static bool take_parameters(optimizer_hook *hook, PyObject *pairs)
+{
+    const Py_ssize_t count = PyList_Size(pairs);
+    if (count < 0) {
+        return false;
+    }
+    hook->parameters = tp_calloc(count == 0 ? 1 : (size_t)count, sizeof(*hook->parameters));
+    if (hook->parameters == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const char *name = NULL;
+        PyObject *parameter = NULL;
+        if (!PyArg_ParseTuple(PyList_GetItem(pairs, i), "sO", &name, &parameter)) {
+            return false;
+        }
+        watched *entry = &hook->parameters[hook->count++];
+        entry->parameter = Py_NewRef(parameter);
+        entry->name = tp_strdup(name);
+        if (entry->name == NULL) {
+            PyErr_NoMemory();
+            return false;
+        }
+    }
+    return true;
+}
+
+PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError,
+                        "optimizer_hook takes parameters, main_grad and vpp_stage");
+        return NULL;
+    }
+    if (core_load_torch(monitor->state) != 0) {
+        return NULL;
+    }
+    const int main_grad = PyObject_IsTrue(args[1]);
+    const long vpp_stage = PyLong_AsLong(args[2]);
+    if (main_grad < 0 || PyErr_Occurred()) {
+        return NULL;
+    }
+    optimizer_hook *hook = PyObject_New(optimizer_hook, monitor->state->optimizer_hook_type);
+    if (hook == NULL) {
+        return NULL;
+    }
+    memset((char *)hook + sizeof(PyObject), 0, sizeof(*hook) - sizeof(PyObject));
+    hook->monitor = (monitor_object *)(void *)Py_NewRef((PyObject *)monitor);
+    hook->main_grad = main_grad;
+    hook->vpp_stage = (int32_t)vpp_stage;
+    if (!take_parameters(hook, args[0])) {
+        Py_DECREF((PyObject *)hook);
+        return NULL;
+    }
+    return (PyObject *)hook;
+}
+
+/* Reads the tensor once and records it under the series first … last. None is nothing. */
+static bool record(optimizer_hook *hook, watched *entry, PyObject *tensor, int first, int last)
+{
+    monitor_object *monitor = hook->monitor;
+    tensor_view view;
+    if (tensor == Py_None ||
+        tensor_type_kind(monitor->state, Py_TYPE(tensor)) == TYPE_OTHER ||
+        !tensor_view_open(monitor->state, tensor, &view)) {
+        return true;
+    }
+    reading values;
+    const int result = reading_take(monitor, &view, false, entry->name, &values);
+    bool ok = result != READ_FAILED;
+    for (int i = first; ok && result == READ_OK && i <= last; i++) {
+        const tp_key key = {entry->name, NULL, hook->vpp_stage, -1, quantities[i], TP_ROLE_NONE};
+        ok = site_define(monitor, &entry->series[i], &key) &&
+             reading_record(monitor, &values, &entry->series[i], 0, 0);
+    }
+    tensor_view_close(&view);
+    return ok;
+}
+
+/* A new reference, None when there is no gradient. NULL: an error is set. */
+static PyObject *gradient_of(const optimizer_hook *hook, PyObject *parameter)
+{
+    const core_state *state = hook->monitor->state;
+    if (hook->main_grad) {
+        PyObject *grad = PyObject_GetAttr(parameter, state->name_main_grad);
+        if (grad != NULL && grad != Py_None) {
+            return grad;
+        }
+        Py_XDECREF(grad);
+        PyErr_Clear();
+    }
+    return PyObject_GetAttr(parameter, state->name_grad);
+}
+
+static bool record_gradient(optimizer_hook *hook, watched *entry)
+{
+    PyObject *grad = gradient_of(hook, entry->parameter);
+    /* In one process nothing is reduced: both series have the same values. */
+    const bool ok = grad != NULL && record(hook, entry, grad, UNREDUCED, REDUCED);
+    Py_XDECREF(grad);
+    return ok;
+}
+
+/* states: optimizer.state, which makes an entry when it is asked for one with []. */
+static bool record_moments(optimizer_hook *hook, watched *entry, PyObject *states)
+{
+    const core_state *state = hook->monitor->state;
+    PyObject *own = PyDict_GetItemWithError(states, entry->parameter);
+    if (own == NULL || !PyDict_Check(own)) {
+        return !PyErr_Occurred();
+    }
+    PyObject *exp_avg = PyDict_GetItemWithError(own, state->name_exp_avg);
+    PyObject *exp_avg_sq = PyDict_GetItemWithError(own, state->name_exp_avg_sq);
+    return !PyErr_Occurred() &&
+           (exp_avg == NULL || record(hook, entry, exp_avg, EXP_AVG, EXP_AVG)) &&
+           (exp_avg_sq == NULL || record(hook, entry, exp_avg_sq, EXP_AVG_SQ, EXP_AVG_SQ));
+}
+
+static bool record_before(optimizer_hook *hook, PyObject *optimizer)
+{
+    const tp_config *config = hook->monitor->config;
+    PyObject *states = PyObject_GetAttr(optimizer, hook->monitor->state->name_state);
+    if (states == NULL) {
+        return false;
+    }
+    const bool moments = config->mv_distribution && PyDict_Check(states);
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
+        watched *entry = &hook->parameters[i];
+        ok = (!config->wg_distribution || record_gradient(hook, entry)) &&
+             (!moments || record_moments(hook, entry, states)) &&
+             (!config->param_distribution ||
+              record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
+    }
+    Py_DECREF(states);
+    return ok;
+}
+
+static bool record_after(optimizer_hook *hook)
+{
+    bool ok = true;
+    for (uint32_t i = 0; ok && hook->monitor->config->param_distribution && i < hook->count &&
+                         monitor_is_active(hook->monitor);
+         i++) {
+        watched *entry = &hook->parameters[i];
+        ok = record(hook, entry, entry->parameter, UPDATED, UPDATED);
+    }
+    return ok;
+}
+
+/* step_pre(optimizer, args, kwargs) */
+static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (count < 1 || !monitor_is_active(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = tp_clock_monotonic();
+    PyObject *result = record_before(hook, args[0]) ? Py_NewRef(Py_None)
+                                                    : monitor_trouble(monitor, "optimizer.step");
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+/* step_post(optimizer, args, kwargs). The time that the end of the step may wait for the writer is
+ * counted apart. */
+static PyObject *hook_step_post(PyObject *self, PyObject *const *Py_UNUSED(args),
+                                Py_ssize_t Py_UNUSED(count))
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (!monitor_is_active(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = tp_clock_monotonic();
+    PyObject *result =
+        record_after(hook) ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
+    monitor_add_time(monitor, begin);
+    if (result == NULL || !monitor_is_active(monitor) || monitor_boundary(monitor)) {
+        return result;
+    }
+    Py_DECREF(result);
+    return monitor_trouble(monitor, "optimizer.step");
+}
+
+static PyMethodDef hook_methods[] = {
+    {"step_pre", (PyCFunction)(void (*)(void))hook_step_pre, METH_FASTCALL,
+     "step_pre($self, optimizer, args, kwargs, /)\n--\n\nAn optimizer's step pre-hook."},
+    {"step_post", (PyCFunction)(void (*)(void))hook_step_post, METH_FASTCALL,
+     "step_post($self, optimizer, args, kwargs, /)\n--\n\nAn optimizer's step post-hook: ends the "
+     "step."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot hook_slots[] = {
+    {Py_tp_dealloc, hook_dealloc},
+    {Py_tp_methods, hook_methods},
+    {Py_tp_doc, "Records what an optimizer works with."},
+    {0, NULL},
+};
+
+PyType_Spec core_optimizer_hook_spec = {
+    .name = "tensorprobe._core.OptimizerHook",
+    .basicsize = sizeof(optimizer_hook),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = hook_slots,
+};

@@ -1,0 +1,147 @@
+#include "recording.h"
+
+#include <string.h>
+
+#define RELEASE_GIL_BYTES (UINT64_C(4) << 20) /* below, releasing costs more than it gives */
+
+/* In memory the sign of such a view is wrong. Only views made by conj().imag and the like. */
+static int is_negative_view(core_state *state, PyObject *tensor)
+{
+    PyObject *answer = PyObject_CallFunctionObjArgs(state->is_neg, tensor, NULL);
+    if (answer == NULL) {
+        return -1;
+    }
+    const bool yes = answer == Py_True;
+    Py_DECREF(answer);
+    return yes;
+}
+
+int64_t reading_version(core_state *state, PyObject *tensor)
+{
+    PyObject *number = PyObject_GetAttr(tensor, state->name_version);
+    const int64_t version = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    PyErr_Clear(); /* inference tensors have none: they are read every time */
+    return version;
+}
+
+/* A big tensor is read with the GIL released. The view's shape and strides belong to the tensor,
+ * which another thread could resize meanwhile: work on copies and hold the tensor. */
+static tp_status compute_released(monitor_object *monitor, const tensor_view *view, tp_stats *stats)
+{
+    int64_t shape[TP_MAX_DIMS];
+    int64_t strides[TP_MAX_DIMS];
+    tp_tensor copy = view->data;
+    const double eps = monitor->config->eps;
+    memcpy(shape, copy.shape, copy.ndim * sizeof(*shape));
+    copy.shape = shape;
+    if (copy.strides != NULL) {
+        memcpy(strides, copy.strides, copy.ndim * sizeof(*strides));
+        copy.strides = strides;
+    }
+    tp_status status = TP_OK;
+    PyObject *tensor = view->tensor;
+    Py_INCREF(tensor);
+    monitor->users++;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tp_stats_compute(&copy, eps, stats);
+    Py_END_ALLOW_THREADS;
+    monitor->users--;
+    Py_DECREF(tensor);
+    return status;
+}
+
+int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
+                 reading *out)
+{
+    out->entry = NULL;
+    out->dtype = view->data.dtype;
+    out->ndim = view->data.ndim;
+    out->shape = view->data.shape;
+    if (view->why != NULL) {
+        return monitor_unreadable(monitor, view, name) ? READ_NOTHING : READ_FAILED;
+    }
+
+    int64_t version = -1;
+    if (remember) {
+        version = reading_version(monitor->state, view->tensor);
+        out->entry = version < 0 ? NULL : memo_find(&monitor->memo, view->tensor, version);
+        if (out->entry != NULL) {
+            out->stats = out->entry->stats;
+            return READ_OK;
+        }
+    }
+    const int negative = is_negative_view(monitor->state, view->tensor);
+    if (negative < 0) {
+        return READ_FAILED;
+    }
+    if (negative) {
+        tensor_view reported = *view;
+        reported.why = "its negative bit is set";
+        return monitor_unreadable(monitor, &reported, name) ? READ_NOTHING : READ_FAILED;
+    }
+
+    const tp_status status =
+        tensor_view_bytes(view) >= RELEASE_GIL_BYTES
+            ? compute_released(monitor, view, &out->stats)
+            : tp_stats_compute(&view->data, monitor->config->eps, &out->stats);
+    if (status != TP_OK) {
+        PyErr_Format(PyExc_RuntimeError, "%s: %s", name, tp_status_name(status));
+        return READ_FAILED;
+    }
+    if (!monitor_is_active(monitor)) {
+        return READ_NOTHING; /* another thread began to close the monitor */
+    }
+    if (version >= 0) {
+        out->entry = memo_add(&monitor->memo, view->tensor, version, &out->stats);
+    }
+    return READ_OK;
+}
+
+bool site_define(monitor_object *monitor, site *place, const tp_key *key)
+{
+    if (!place->has_key) {
+        place->has_key =
+            tp_registry_add_key(tp_monitor_registry(monitor->monitor), key, &place->key) == TP_OK;
+    }
+    if (!place->has_key) {
+        PyErr_NoMemory();
+    }
+    return place->has_key;
+}
+
+static bool define_shape(monitor_object *monitor, const reading *values, site *place)
+{
+    const size_t size = values->ndim * sizeof(*values->shape);
+    if (place->has_shape && place->ndim == values->ndim &&
+        (size == 0 || memcmp(place->dims, values->shape, size) == 0)) {
+        return true;
+    }
+    const tp_status status = tp_registry_add_shape(tp_monitor_registry(monitor->monitor),
+                                                   values->ndim, values->shape, &place->shape);
+    place->has_shape = status == TP_OK && values->ndim <= SITE_DIMS;
+    place->ndim = values->ndim;
+    if (place->has_shape && size > 0) {
+        memcpy(place->dims, values->shape, size);
+    }
+    return status == TP_OK;
+}
+
+bool reading_record(monitor_object *monitor, const reading *values, site *place,
+                    uint32_t micro_step, uint32_t call)
+{
+    tp_step *step = tp_monitor_open_step(monitor->monitor);
+    tp_record *slot = NULL;
+    if (!define_shape(monitor, values, place) || (slot = tp_step_reserve(step, place->key)) == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    slot->micro_step = micro_step;
+    slot->call = call;
+    slot->kind = TP_RECORD_STATS;
+    slot->dtype = values->dtype;
+    slot->shape = place->shape;
+    slot->u.stats = values->stats;
+    tp_step_fill(step, slot);
+    return true;
+}

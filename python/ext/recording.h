@@ -1,0 +1,35 @@
+/* From a tensor to a record of the open step. */
+#ifndef TP_EXT_RECORDING_H
+#define TP_EXT_RECORDING_H
+
+#include "monitor_object.h"
+
+/* Values of one tensor, taken once, written under one key or several. */
+typedef struct reading {
+    tp_stats stats;
+    uint32_t dtype;
+    uint32_t ndim;
+    const int64_t *shape; /* the tensor's own */
+    memo_entry *entry;    /* NULL: not remembered */
+} reading;
+
+#define READ_OK 0
+#define READ_NOTHING 1 /* can't be read (counted and warned of), or not open any more */
+#define READ_FAILED 2  /* an error is set */
+
+/* Reads the tensor (GIL released from 4 MiB on). remember: look into the memo first, and remember.
+ * The view must stay open while the reading is used. name is for the warning. */
+int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
+                 reading *out);
+
+/* The tensor's count of in-place changes; -1 when it has none (inference tensors). */
+int64_t reading_version(core_state *state, PyObject *tensor);
+
+/* Defines the site's key when it has none yet. */
+bool site_define(monitor_object *monitor, site *place, const tp_key *key);
+
+/* Writes the reading into the open step. False: memory ran out. */
+bool reading_record(monitor_object *monitor, const reading *values, site *place,
+                    uint32_t micro_step, uint32_t call);
+
+#endif

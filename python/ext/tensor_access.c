@@ -1,0 +1,253 @@
+#include "tensor_access.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+#define MAX_NESTING 32 /* containers in containers; a list may contain itself */
+
+static enum type_kind classify(core_state *state, PyTypeObject *type)
+{
+    if (!PyType_IsSubtype(type, state->tensor_type)) {
+        return TYPE_OTHER;
+    }
+    /* A type that takes over dispatch decides itself what its values are. */
+    PyObject *dispatch = PyObject_GetAttrString((PyObject *)type, "__torch_dispatch__");
+    const bool plain = dispatch == state->disabled_dispatch;
+    PyErr_Clear();
+    Py_XDECREF(dispatch);
+    return plain ? TYPE_TENSOR : TYPE_WRAPPER;
+}
+
+enum type_kind tensor_type_kind(core_state *state, PyTypeObject *type)
+{
+    if (type == state->tensor_type || type == state->parameter_type) {
+        return TYPE_TENSOR;
+    }
+    for (unsigned i = 0; i < state->type_count; i++) {
+        if (state->type_cache[i].type == type) {
+            return state->type_cache[i].kind;
+        }
+    }
+    const enum type_kind kind = classify(state, type);
+    if (state->type_count < CORE_TYPE_CACHE) {
+        Py_INCREF((PyObject *)type); /* the address must not be given to another type */
+        state->type_cache[state->type_count].type = type;
+        state->type_cache[state->type_count].kind = kind;
+        state->type_count++;
+    }
+    return kind;
+}
+
+static bool attribute_is_true(PyObject *object, const char *name)
+{
+    PyObject *value = PyObject_GetAttrString(object, name);
+    const bool yes = value != NULL && PyObject_IsTrue(value) == 1;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return yes;
+}
+
+static bool method_is_true(PyObject *object, const char *name)
+{
+    PyObject *value = PyObject_CallMethod(object, name, NULL);
+    const bool yes = value != NULL && PyObject_IsTrue(value) == 1;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return yes;
+}
+
+/* A tensor that gives no view: is it one that would have been recorded, and what is it? */
+static bool explain(PyObject *tensor, tensor_view *view, const char *otherwise)
+{
+    if (!method_is_true(tensor, "is_floating_point") && !method_is_true(tensor, "is_complex")) {
+        return false;
+    }
+    if (attribute_is_true(tensor, "is_meta")) {
+        view->why = "it is on the meta device";
+    } else if (attribute_is_true(tensor, "is_sparse") || attribute_is_true(tensor, "is_sparse_csr")) {
+        view->why = "it is sparse";
+    } else {
+        view->why = otherwise;
+    }
+    return true;
+}
+
+/* PyTorch before 2.10: a capsule around a managed tensor, which is kept until the view is closed. */
+static int view_by_capsule(core_state *state, PyObject *tensor, tensor_view *view, dl_tensor *out)
+{
+    PyObject *capsule = PyObject_CallFunctionObjArgs(state->to_dlpack, tensor, NULL);
+    if (capsule == NULL) {
+        return -1;
+    }
+    const dl_managed_tensor *managed = PyCapsule_GetPointer(capsule, "dltensor");
+    if (managed == NULL) {
+        Py_DECREF(capsule);
+        return -1;
+    }
+    *out = managed->tensor;
+    view->capsule = capsule;
+    return 0;
+}
+
+static uint32_t dtype_of(const dl_tensor *dl)
+{
+    if (dl->dtype.lanes != 1) {
+        return TP_DTYPE_NONE;
+    }
+    if (dl->dtype.code == DL_FLOAT) {
+        return dl->dtype.bits == 64   ? TP_F64
+               : dl->dtype.bits == 32 ? TP_F32
+               : dl->dtype.bits == 16 ? TP_F16
+                                      : TP_DTYPE_NONE;
+    }
+    return dl->dtype.code == DL_BFLOAT && dl->dtype.bits == 16 ? TP_BF16 : TP_DTYPE_NONE;
+}
+
+static bool host_can_read(int32_t device)
+{
+    return device == DL_CPU || device == DL_CUDA_HOST || device == DL_ROCM_HOST ||
+           device == DL_CUDA_MANAGED;
+}
+
+static bool is_empty(const dl_tensor *dl)
+{
+    for (int32_t i = 0; i < dl->ndim; i++) {
+        if (dl->shape[i] == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view)
+{
+    memset(view, 0, sizeof(*view));
+    view->tensor = tensor;
+    if (tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_WRAPPER) {
+        return explain(tensor, view, "its type keeps the values elsewhere");
+    }
+
+    dl_tensor dl;
+    const int failed = state->exchange != NULL
+                           ? state->exchange->dltensor_from_py_object_no_sync(tensor, &dl)
+                           : view_by_capsule(state, tensor, view, &dl);
+    if (failed) {
+        PyErr_Clear();
+        return explain(tensor, view, "it has no memory that can be read");
+    }
+    if (dl.dtype.code == DL_INT || dl.dtype.code == DL_UINT || dl.dtype.code == DL_BOOL) {
+        tensor_view_close(view);
+        return false;
+    }
+    view->data.dtype = dtype_of(&dl);
+    view->data.ndim = (uint32_t)dl.ndim;
+    view->data.shape = dl.shape;
+    view->data.strides = dl.strides;
+    view->data.data = dl.data == NULL ? NULL : (const char *)dl.data + dl.byte_offset;
+    if (!host_can_read(dl.device.type)) {
+        view->why = "it is on a device";
+    } else if (view->data.dtype == TP_DTYPE_NONE) {
+        view->why = "its dtype is not supported";
+    } else if (dl.ndim > TP_MAX_DIMS) {
+        view->why = "it has too many dimensions";
+    } else if (dl.data == NULL && !is_empty(&dl)) {
+        view->why = "its memory has been freed";
+    }
+    return true;
+}
+
+void tensor_view_close(tensor_view *view)
+{
+    Py_CLEAR(view->capsule);
+}
+
+uint64_t tensor_view_bytes(const tensor_view *view)
+{
+    uint64_t bytes = tp_dtype_size(view->data.dtype);
+    for (uint32_t i = 0; i < view->data.ndim; i++) {
+        bytes *= (uint64_t)view->data.shape[i];
+    }
+    return bytes;
+}
+
+void tensor_list_init(tensor_list *list)
+{
+    list->items = list->inline_items;
+    list->count = 0;
+    list->capacity = TENSOR_LIST_INLINE;
+}
+
+static bool append(tensor_list *list, const tensor_view *view)
+{
+    if (list->count == list->capacity) {
+        const bool was_inline = list->items == list->inline_items;
+        const size_t size = (size_t)list->capacity * 2 * sizeof(tensor_view);
+        tensor_view *items = tp_realloc(was_inline ? NULL : list->items, size);
+        if (items == NULL) {
+            return false;
+        }
+        if (was_inline) {
+            memcpy(items, list->inline_items, sizeof(list->inline_items));
+        }
+        list->items = items;
+        list->capacity *= 2;
+    }
+    list->items[list->count++] = *view;
+    return true;
+}
+
+static bool add_nested(core_state *state, tensor_list *list, PyObject *value, int depth)
+{
+    if (value == Py_None || depth > MAX_NESTING) {
+        return true;
+    }
+    if (tensor_type_kind(state, Py_TYPE(value)) != TYPE_OTHER) {
+        tensor_view view;
+        if (!tensor_view_open(state, value, &view) || append(list, &view)) {
+            return true;
+        }
+        tensor_view_close(&view);
+        return false;
+    }
+    if (PyTuple_Check(value)) {
+        const Py_ssize_t size = PyTuple_Size(value);
+        for (Py_ssize_t i = 0; i < size; i++) {
+            if (!add_nested(state, list, PyTuple_GetItem(value, i), depth + 1)) {
+                return false;
+            }
+        }
+    } else if (PyList_Check(value)) {
+        for (Py_ssize_t i = 0; i < PyList_Size(value); i++) {
+            if (!add_nested(state, list, PyList_GetItem(value, i), depth + 1)) {
+                return false;
+            }
+        }
+    } else if (PyDict_Check(value)) {
+        PyObject *key = NULL;
+        PyObject *item = NULL;
+        Py_ssize_t position = 0;
+        while (PyDict_Next(value, &position, &key, &item)) {
+            if (!add_nested(state, list, item, depth + 1)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value)
+{
+    return add_nested(state, list, value, 0);
+}
+
+void tensor_list_free(tensor_list *list)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        tensor_view_close(&list->items[i]);
+    }
+    if (list->items != list->inline_items) {
+        tp_free(list->items);
+    }
+    tensor_list_init(list);
+}

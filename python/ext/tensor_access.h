@@ -1,0 +1,42 @@
+/* From a torch tensor to a view of its memory, without copying. */
+#ifndef TP_EXT_TENSOR_ACCESS_H
+#define TP_EXT_TENSOR_ACCESS_H
+
+#include "core.h"
+#include "tensorprobe/tensor.h"
+
+/* A view is good while the tensor lives, is not resized, and the view has not been closed. */
+typedef struct tensor_view {
+    PyObject *tensor;  /* borrowed */
+    PyObject *capsule; /* owned; NULL on the fast path */
+    const char *why;   /* NULL: data can be read; else why not, static */
+    tp_tensor data;    /* shape and strides are borrowed from the tensor */
+} tensor_view;
+
+enum type_kind tensor_type_kind(core_state *state, PyTypeObject *type);
+
+/* True: a floating-point tensor, *view is filled (it may be unreadable: view->why). False: not a
+ * tensor of numbers that are recorded. Never leaves a Python error set. */
+bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view);
+void tensor_view_close(tensor_view *view);
+
+/* The elements' bytes, expanded dimensions included. */
+uint64_t tensor_view_bytes(const tensor_view *view);
+
+/* The tensors of one side of a module, in order. */
+#define TENSOR_LIST_INLINE 8
+typedef struct tensor_list {
+    tensor_view *items;
+    uint32_t count;
+    uint32_t capacity;
+    tensor_view inline_items[TENSOR_LIST_INLINE];
+} tensor_list;
+
+void tensor_list_init(tensor_list *list);
+
+/* Appends the floating-point tensors in value: a tensor, or tuples, lists and dicts of such. Anything
+ * else is passed over. False when memory ran out. The value must outlive the list. */
+bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value);
+void tensor_list_free(tensor_list *list);
+
+#endif

@@ -1,0 +1,91 @@
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+version: str
+isa: str
+
+ACTIVATION: int
+ACTIVATION_GRAD: int
+GRAD_UNREDUCED: int
+GRAD_REDUCED: int
+PARAM_ORIGIN: int
+PARAM_UPDATED: int
+EXP_AVG: int
+EXP_AVG_SQ: int
+ROLE_NONE: int
+ROLE_INPUT: int
+ROLE_OUTPUT: int
+
+class ConfigError(ValueError):
+    file: str
+    line: int
+    column: int
+    field: str
+
+class ModuleHook:
+    forward_pre: Callable[..., None]
+    forward: Callable[..., None]
+
+class OptimizerHook:
+    step_pre: Callable[..., None]
+    step_post: Callable[..., None]
+
+class Monitor:
+    def __init__(
+        self,
+        config_json: str | None = None,
+        config_path: str | None = None,
+        rank: int = 0,
+        output_dir: str | None = None,
+        run_id: str | None = None,
+        watch: bool = False,
+        start_step: int = 0,
+    ) -> None: ...
+    @property
+    def directory(self) -> str: ...
+    @property
+    def config(self) -> dict[str, Any]: ...
+    def step(self) -> None: ...
+    def close(self) -> None: ...
+    def counters(self) -> dict[str, int]: ...
+    def key(
+        self,
+        name: str,
+        quantity: int,
+        role: int = 0,
+        vpp_stage: int = 0,
+        slot: int = -1,
+        global_name: str | None = None,
+    ) -> int: ...
+    def observe(self, key: int, tensor: torch.Tensor, micro_step: int = 0) -> None: ...
+    def module_hook(
+        self, module: torch.nn.Module, name: str, vpp_stage: int, root: bool, recorded: bool, /
+    ) -> ModuleHook: ...
+    def optimizer_hook(
+        self, parameters: list[tuple[str, torch.nn.Parameter]], main_grad: bool, vpp_stage: int, /
+    ) -> OptimizerHook: ...
+
+class JournalReader:
+    def __init__(self, directory: str) -> None: ...
+    @property
+    def run(self) -> dict[str, Any]: ...
+    def next(self, records: bool = True) -> dict[str, Any] | None: ...
+    def series(
+        self,
+        name: str,
+        quantity: str,
+        role: str | None = None,
+        op: str = "norm",
+        slot: int = -2,
+        call: int = -1,
+        micro_step: int = -1,
+    ) -> tuple[list[int], list[float]]: ...
+    def keys(self) -> list[dict[str, Any]]: ...
+    def close(self) -> None: ...
+
+def compute_stats(
+    tensor: torch.Tensor, eps: float = 1e-8, isa: str | None = None
+) -> dict[str, Any]: ...
+def inert_hook() -> ModuleHook: ...

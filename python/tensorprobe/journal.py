@@ -1,0 +1,168 @@
+"""Reading what a monitor recorded. Needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorprobe import _core
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A rule fired on a value."""
+
+    step: int
+    rule: str
+    """``AnomalyNan`` or ``AnomalyTurbulence``."""
+    name: str
+    """Module or parameter, as the framework names it."""
+    row: str
+    """The name under which the value stands in CSV files."""
+    quantity: str
+    """``actv``, ``actv_grad``, ``grad_unreduced`` …"""
+    role: str
+    """``input`` or ``output`` of the module, or empty."""
+    op: str
+    """Which statistic."""
+    value: float
+    baseline: float
+    """What earlier values led to expect; NaN where the rule has none."""
+    threshold: float
+    samples: int
+    """How many earlier values the baseline is made of."""
+    more: int
+    """How many other series fired the same rule in this step (told by the first one only)."""
+    order: int
+    """Execution order of the value within its step."""
+    micro_step: int
+    call: int
+    vpp_stage: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step of one rank. Times are in nanoseconds."""
+
+    step: int
+    rank: int
+    attempt: int
+    pp_stage: int
+    partial: bool
+    """The step did not reach its end."""
+    gap: bool
+    """The records were given up because the writer was too far behind; count tells how many."""
+    micro_steps: int
+    unfilled: int
+    begin_ns: int
+    end_ns: int
+    wall_ns: int
+    """Unix time of the end."""
+    hook_ns: int
+    """The monitor's own time in hooks."""
+    wait_ns: int
+    writer_ns: int
+    errors: int
+    count: int
+    records: list[dict[str, Any]] = field(repr=False, default_factory=list)
+    """One dict a record: its key, and every statistic."""
+
+
+def _alert(values: dict[str, Any]) -> Alert:
+    return Alert(**{name: values[name] for name in Alert.__dataclass_fields__})
+
+
+def _step(item: dict[str, Any]) -> Step:
+    return Step(**{name: value for name, value in item.items() if name != "type"})
+
+
+class Journal:
+    """The journal in the directory of one rank.
+
+    It may still be growing: each method reads what is there when it is called. A damaged place is
+    passed over; ``damaged`` tells how many the last call met.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Raises FileNotFoundError when there is no journal."""
+        self.directory = os.fspath(directory)
+        self.damaged = 0
+        self.run: dict[str, Any] = _core.JournalReader(self.directory).run
+
+    def _items(self, *, records: bool) -> Iterator[dict[str, Any]]:
+        reader = _core.JournalReader(self.directory)
+        self.damaged = 0
+        while True:
+            try:
+                item = reader.next(records=records)
+            except ValueError:
+                self.damaged += 1
+                continue
+            if item is None:
+                return
+            yield item
+
+    def __iter__(self) -> Iterator[Step]:
+        """Every step with its records, in order."""
+        return (_step(item) for item in self._items(records=True) if item["type"] == "step")
+
+    def steps(self) -> Iterator[Step]:
+        """Every step without its records."""
+        return (_step(item) for item in self._items(records=False) if item["type"] == "step")
+
+    def alerts(self) -> list[Alert]:
+        """Every alert, in order of steps and, within a step, of execution."""
+        found = [
+            _alert(values)
+            for item in self._items(records=False)
+            if item["type"] == "alerts"
+            for values in item["alerts"]
+        ]
+        return sorted(found, key=lambda alert: (alert.step, alert.order))
+
+    @property
+    def closed(self) -> bool:
+        """The monitor ended cleanly."""
+        last = None
+        for item in self._items(records=False):
+            last = item["type"]
+        return last == "close"
+
+    def keys(self) -> list[dict[str, Any]]:
+        """The series that were recorded: name, row, quantity, role, vpp_stage, slot."""
+        reader = _core.JournalReader(self.directory)
+        while True:
+            try:
+                if reader.next(records=False) is None:
+                    return reader.keys()
+            except ValueError:
+                continue
+
+    def series(
+        self,
+        name: str,
+        quantity: str,
+        role: str | None = None,
+        op: str = "norm",
+        *,
+        slot: int | None = None,
+        call: int | None = None,
+        micro_step: int | None = None,
+    ) -> tuple[list[int], list[float]]:
+        """Steps and values of one series, for example ``("fc1", "actv", "output")``.
+
+        What is None is not looked at: values of every micro step, call and slot then follow one
+        another.
+        """
+        return _core.JournalReader(self.directory).series(
+            name,
+            quantity,
+            role,
+            op,
+            -2 if slot is None else slot,
+            -1 if call is None else call,
+            -1 if micro_step is None else micro_step,
+        )

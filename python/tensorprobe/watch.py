@@ -1,0 +1,41 @@
+"""The short way to watch a training run."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from tensorprobe import _core
+from tensorprobe._ranks import this_rank
+from tensorprobe.session import Session
+
+if TYPE_CHECKING:
+    import torch
+
+
+def watch(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    output_dir: str | os.PathLike[str] | None = None,
+    config: dict[str, Any] | None = None,
+    rank: int | None = None,
+    run_id: str | None = None,
+    **shortcuts: Any,
+) -> Session:
+    """Watches everything in the model until ``close()``, or to the end of a ``with`` block.
+
+    config: fields of a JSON configuration that differ from the defaults of ``watch``. shortcuts
+    are single fields of it, as in ``format="csv"``, ``ops=["norm"]`` or ``targets={"fc1": {}}``.
+    output_dir: default is TENSORPROBE_OUTPUT_DIR, else ``./monitor_output``.
+    Raises ConfigError (a ValueError) when the configuration is wrong.
+    """
+    monitor = _core.Monitor(
+        config_json=json.dumps({**(config or {}), **shortcuts}),
+        rank=this_rank() if rank is None else rank,
+        output_dir=None if output_dir is None else os.fspath(output_dir),
+        run_id=run_id,
+        watch=True,
+    )
+    return Session(monitor, model, optimizer)
