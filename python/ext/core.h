@@ -55,9 +55,6 @@ typedef struct core_state {
 /* Imports torch and looks up what the hooks call. 0, or -1 with an error set. Cheap when done. */
 int core_load_torch(core_state *state);
 
-/* The state behind an object of one of the module's types. */
-core_state *core_state_of(PyObject *self);
-
 /* Calls function(argument) that gives a number; -1 with an error set when it fails. */
 int64_t core_call_int(PyObject *function);
 

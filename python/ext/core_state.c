@@ -2,11 +2,6 @@
 
 #include <string.h>
 
-core_state *core_state_of(PyObject *self)
-{
-    return PyType_GetModuleState(Py_TYPE(self));
-}
-
 int64_t core_call_int(PyObject *function)
 {
     PyObject *number = PyObject_CallFunctionObjArgs(function, NULL);

@@ -113,8 +113,8 @@ static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssiz
     return result;
 }
 
-static PyMethodDef output_grad_def = {
-    "output_grad", (PyCFunction)(void (*)(void))output_grad_fire, METH_FASTCALL, NULL};
+static PyMethodDef output_grad_def = {"output_grad", (PyCFunction)(void (*)(void))output_grad_fire,
+                                      METH_FASTCALL, NULL};
 
 static memo_entry *remembered(monitor_object *monitor, PyObject *tensor)
 {
@@ -131,8 +131,7 @@ static bool attach_to_tensor(monitor_object *monitor, PyObject *tensor, output_g
                                     : attach(node, state->name_register_prehook, &output_grad_def,
                                              (PyObject *)grad);
     /* A leaf's node can outlive the graph: its hook has to be taken back at the end of the step. */
-    const bool ok =
-        handle != NULL && (!leaf || PyList_Append(monitor->leaf_handles, handle) == 0);
+    const bool ok = handle != NULL && (!leaf || PyList_Append(monitor->leaf_handles, handle) == 0);
     Py_XDECREF(handle);
     Py_XDECREF(node);
     return ok;
@@ -157,8 +156,8 @@ bool gradient_hook_tensor(module_hook *hook, PyObject *tensor, uint32_t role, in
     grad->output_nr = 0;
     grad->count = grad->capacity = 0;
     grad->targets = NULL;
-    const bool ok = add_target(grad, hook, role, slot, running) &&
-                    attach_to_tensor(monitor, tensor, grad);
+    const bool ok =
+        add_target(grad, hook, role, slot, running) && attach_to_tensor(monitor, tensor, grad);
     /* Registering ran Python code: look the entry up anew. */
     entry = ok ? remembered(monitor, tensor) : NULL;
     if (entry != NULL && entry->hook == NULL) {
@@ -172,7 +171,7 @@ bool gradient_hook_tensor(module_hook *hook, PyObject *tensor, uint32_t role, in
 
 /* One for each consuming node; the first is the leader and collects what the others get. */
 struct input_grad {
-    PyObject ob_base; /* as PyObject_HEAD */
+    PyObject ob_base;   /* as PyObject_HEAD */
     input_grad *leader; /* owned; NULL: this is it */
     uint32_t *positions;
     uint32_t position_count;
@@ -250,8 +249,8 @@ bool input_grad_finish(input_grad *leader)
     }
     reading values;
     const int result = reading_take(monitor, &view, true, leader->row.hook->name, &values);
-    const bool ok = result == READ_OK ? record_target(&leader->row, &values)
-                                      : result == READ_NOTHING;
+    const bool ok =
+        result == READ_OK ? record_target(&leader->row, &values) : result == READ_NOTHING;
     tensor_view_close(&view);
     Py_DECREF(sum);
     return ok;
@@ -283,14 +282,14 @@ static PyObject *input_grad_fire(PyObject *self, PyObject *const *args, Py_ssize
         Py_RETURN_NONE;
     }
     const uint64_t begin = tp_clock_monotonic();
-    PyObject *result = take_parts(part, args[0]) ? Py_NewRef(Py_None)
-                                                 : monitor_trouble(monitor, hook->name);
+    PyObject *result =
+        take_parts(part, args[0]) ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_add_time(monitor, begin);
     return result;
 }
 
-static PyMethodDef input_grad_def = {
-    "input_grad", (PyCFunction)(void (*)(void))input_grad_fire, METH_FASTCALL, NULL};
+static PyMethodDef input_grad_def = {"input_grad", (PyCFunction)(void (*)(void))input_grad_fire,
+                                     METH_FASTCALL, NULL};
 
 PyObject *input_grad_hook_node(module_hook *hook, PyObject *node, const uint32_t *positions,
                                uint32_t position_count, input_grad *leader, uint32_t expected,

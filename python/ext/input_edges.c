@@ -167,8 +167,8 @@ static bool visit(core_state *state, walk *way, PyObject *node)
         }
         const uint32_t output_nr = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GetItem(pair, 1));
         uint32_t edge = 0;
-        while (edge < running->edge_count && (running->edges[edge].node != to ||
-                                              running->edges[edge].output_nr != output_nr)) {
+        while (edge < running->edge_count &&
+               (running->edges[edge].node != to || running->edges[edge].output_nr != output_nr)) {
             edge++;
         }
         if (edge < running->edge_count) {

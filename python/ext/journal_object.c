@@ -92,8 +92,12 @@ static bool put_stats(PyObject *dict, const tp_stats *s)
     const struct {
         const char *name;
         uint64_t value;
-    } counts[] = {{"count", s->count},         {"nan", s->nan},     {"pos_inf", s->pos_inf},
-                  {"neg_inf", s->neg_inf},     {"zeros", s->zeros}, {"subnormal", s->subnormal},
+    } counts[] = {{"count", s->count},
+                  {"nan", s->nan},
+                  {"pos_inf", s->pos_inf},
+                  {"neg_inf", s->neg_inf},
+                  {"zeros", s->zeros},
+                  {"subnormal", s->subnormal},
                   {"abs_max_index", s->abs_max_index}};
     const struct {
         const char *name;
@@ -230,12 +234,14 @@ static PyObject *journal_next(PyObject *object, PyObject *args, PyObject *kwargs
     }
     if (item.type == TP_ITEM_ALERTS) {
         PyObject *alerts = records_to_list(self->reader, &item.batch);
-        return alerts == NULL ? NULL
-                              : Py_BuildValue("{s:s,s:K,s:N}", "type", "alerts", "step",
-                                              (unsigned long long)item.batch.step, "alerts", alerts);
+        return alerts == NULL
+                   ? NULL
+                   : Py_BuildValue("{s:s,s:K,s:N}", "type", "alerts", "step",
+                                   (unsigned long long)item.batch.step, "alerts", alerts);
     }
     PyObject *dict = batch_to_dict(&item.batch);
-    if (dict != NULL && records && !put(dict, "records", records_to_list(self->reader, &item.batch))) {
+    if (dict != NULL && records &&
+        !put(dict, "records", records_to_list(self->reader, &item.batch))) {
         Py_CLEAR(dict);
     }
     return dict;
@@ -246,7 +252,7 @@ typedef struct wanted {
     const char *name;
     const char *quantity;
     const char *role; /* NULL: any */
-    int slot; /* -2: any */
+    int slot;         /* -2: any */
     long long call, micro_step;
     uint32_t op;
 } wanted;
@@ -258,8 +264,8 @@ static bool is_wanted(const tp_reader *reader, const tp_record *record, const wa
     return record->kind == TP_RECORD_STATS && record->state == TP_SLOT_DONE && quantity != NULL &&
            (want->call < 0 || record->call == want->call) &&
            (want->micro_step < 0 || record->micro_step == want->micro_step) &&
-           (want->slot == -2 || key->slot == want->slot) &&
-           strcmp(key->name, want->name) == 0 && strcmp(quantity, want->quantity) == 0 &&
+           (want->slot == -2 || key->slot == want->slot) && strcmp(key->name, want->name) == 0 &&
+           strcmp(quantity, want->quantity) == 0 &&
            (want->role == NULL || strcmp(role_name(key->role), want->role) == 0);
 }
 
@@ -292,10 +298,9 @@ static PyObject *journal_series(PyObject *object, PyObject *args, PyObject *kwar
     journal_object *self = (journal_object *)object;
     wanted want = {.slot = -2, .call = -1, .micro_step = -1};
     const char *op = "norm";
-    if (!is_open(self) ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "ss|zsiLL:series", names, &want.name,
-                                     &want.quantity, &want.role, &op, &want.slot, &want.call,
-                                     &want.micro_step)) {
+    if (!is_open(self) || !PyArg_ParseTupleAndKeywords(args, kwargs, "ss|zsiLL:series", names,
+                                                       &want.name, &want.quantity, &want.role, &op,
+                                                       &want.slot, &want.call, &want.micro_step)) {
         return NULL;
     }
     want.op = tp_op_from_name(op);

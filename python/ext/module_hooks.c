@@ -150,8 +150,8 @@ static bool record_side(module_hook *hook, const frame *running, const tensor_li
             continue;
         }
         site *place = module_hook_site(hook, TP_ACTIVATION, role, slot_of(tensors, i));
-        if (place == NULL || !reading_record(hook->monitor, &values, place, running->micro_step,
-                                             running->call)) {
+        if (place == NULL ||
+            !reading_record(hook->monitor, &values, place, running->micro_step, running->call)) {
             return false;
         }
     }

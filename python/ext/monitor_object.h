@@ -51,9 +51,9 @@ typedef struct pending_grad {
 typedef struct monitor_object {
     PyObject ob_base; /* as PyObject_HEAD */
     core_state *state;
-    tp_monitor *monitor;      /* NULL after close */
-    const tp_config *config;  /* valid while monitor is */
-    uint32_t users;           /* calls that work with the GIL released */
+    tp_monitor *monitor;     /* NULL after close */
+    const tp_config *config; /* valid while monitor is */
+    uint32_t users;          /* calls that work with the GIL released */
     bool closing;
     bool warned;              /* of an exception in a hook */
     uint64_t unreadable;      /* tensors that could not be read */
@@ -73,8 +73,7 @@ typedef struct monitor_object {
 /* False: return at once (closed, or a forked child). */
 static inline bool monitor_is_active(const monitor_object *monitor)
 {
-    return monitor->monitor != NULL && !monitor->closing &&
-           tp_monitor_is_active(monitor->monitor);
+    return monitor->monitor != NULL && !monitor->closing && tp_monitor_is_active(monitor->monitor);
 }
 
 /* The micro step that records belong to now. */
@@ -96,6 +95,9 @@ bool monitor_boundary(monitor_object *monitor);
 
 /* Forgets what belongs to forwards that have ended. */
 void monitor_forget_forward(monitor_object *monitor);
+
+/* Forgets what belongs to the step, gradients that are still awaited included. */
+void monitor_forget_step(monitor_object *monitor);
 
 /* Has input_grad_finish called for it at the end of the backward that is running, unless it is
  * complete by then. False: an error is set. */

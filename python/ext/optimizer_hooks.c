@@ -113,8 +113,7 @@ static bool record(optimizer_hook *hook, watched *entry, PyObject *tensor, int f
 {
     monitor_object *monitor = hook->monitor;
     tensor_view view;
-    if (tensor == Py_None ||
-        tensor_type_kind(monitor->state, Py_TYPE(tensor)) == TYPE_OTHER ||
+    if (tensor == Py_None || tensor_type_kind(monitor->state, Py_TYPE(tensor)) == TYPE_OTHER ||
         !tensor_view_open(monitor->state, tensor, &view)) {
         return true;
     }
@@ -182,8 +181,7 @@ static bool record_before(optimizer_hook *hook, PyObject *optimizer)
         watched *entry = &hook->parameters[i];
         ok = (!config->wg_distribution || record_gradient(hook, entry)) &&
              (!moments || record_moments(hook, entry, states)) &&
-             (!config->param_distribution ||
-              record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
+             (!config->param_distribution || record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
     }
     Py_DECREF(states);
     return ok;

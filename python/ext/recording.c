@@ -81,10 +81,9 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
         return monitor_unreadable(monitor, &reported, name) ? READ_NOTHING : READ_FAILED;
     }
 
-    const tp_status status =
-        tensor_view_bytes(view) >= RELEASE_GIL_BYTES
-            ? compute_released(monitor, view, &out->stats)
-            : tp_stats_compute(&view->data, monitor->config->eps, &out->stats);
+    const tp_status status = tensor_view_bytes(view) >= RELEASE_GIL_BYTES
+                                 ? compute_released(monitor, view, &out->stats)
+                                 : tp_stats_compute(&view->data, monitor->config->eps, &out->stats);
     if (status != TP_OK) {
         PyErr_Format(PyExc_RuntimeError, "%s: %s", name, tp_status_name(status));
         return READ_FAILED;
@@ -132,7 +131,8 @@ bool reading_record(monitor_object *monitor, const reading *values, site *place,
 {
     tp_step *step = tp_monitor_open_step(monitor->monitor);
     tp_record *slot = NULL;
-    if (!define_shape(monitor, values, place) || (slot = tp_step_reserve(step, place->key)) == NULL) {
+    if (!define_shape(monitor, values, place) ||
+        (slot = tp_step_reserve(step, place->key)) == NULL) {
         PyErr_NoMemory();
         return false;
     }

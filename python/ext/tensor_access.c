@@ -65,7 +65,8 @@ static bool explain(PyObject *tensor, tensor_view *view, const char *otherwise)
     }
     if (attribute_is_true(tensor, "is_meta")) {
         view->why = "it is on the meta device";
-    } else if (attribute_is_true(tensor, "is_sparse") || attribute_is_true(tensor, "is_sparse_csr")) {
+    } else if (attribute_is_true(tensor, "is_sparse") ||
+               attribute_is_true(tensor, "is_sparse_csr")) {
         view->why = "it is sparse";
     } else {
         view->why = otherwise;

@@ -32,12 +32,11 @@ class TrainerMon:
         rank: int | None = None,
         run_id: str | None = None,
     ) -> None:
-        is_path = not isinstance(config, dict)
         self._params_have_main_grad = params_have_main_grad
         self._session: Session | None = None
         self._monitor = _core.Monitor(
-            config_path=os.fspath(config) if is_path else None,
-            config_json=None if is_path else json.dumps(config),
+            config_path=None if isinstance(config, dict) else os.fspath(config),
+            config_json=json.dumps(config) if isinstance(config, dict) else None,
             rank=this_rank() if rank is None else rank,
             output_dir=None if output_dir is None else os.fspath(output_dir),
             run_id=run_id,

@@ -1,0 +1,288 @@
+/* What the hooks share: trouble, running forwards, and the ends of forwards, backwards and steps. */
+#include "monitor_object.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "gradient_hooks.h"
+
+/* ---- Trouble ---- */
+
+static bool is_strict(const monitor_object *monitor)
+{
+    return monitor->monitor != NULL && monitor->config->strict;
+}
+
+/* Warnings may have been turned into errors, which must not reach the training either. */
+static void warn(const char *format, const char *name, const char *why)
+{
+    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, format, name, why) != 0) {
+        PyErr_Clear();
+    }
+}
+
+PyObject *monitor_trouble(monitor_object *monitor, const char *where)
+{
+    if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_RuntimeError, "the monitor ran out of memory");
+    }
+    if (monitor->monitor != NULL) {
+        tp_monitor_count_error(monitor->monitor);
+    }
+    if (is_strict(monitor)) {
+        return NULL;
+    }
+    PyObject *type = NULL;
+    PyObject *value = NULL;
+    PyObject *traceback = NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!monitor->warned) {
+        monitor->warned = true;
+        PyObject *text = PyObject_Str(value == NULL ? type : value);
+        const char *why = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, NULL);
+        PyErr_Clear();
+        warn("tensorprobe: a hook of '%s' failed and recorded nothing: %s (further failures are "
+             "only counted)",
+             where, why == NULL ? "" : why);
+        Py_XDECREF(text);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    Py_RETURN_NONE;
+}
+
+bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const char *name)
+{
+    monitor->unreadable++;
+    tp_monitor_count_error(monitor->monitor);
+    if (is_strict(monitor)) {
+        PyErr_Format(PyExc_RuntimeError, "a tensor of '%s' is not recorded: %s", name, view->why);
+        return false;
+    }
+    PyObject *reason = PyUnicode_FromString(view->why);
+    const int known = reason == NULL ? -1 : PySet_Contains(monitor->warned_reasons, reason);
+    if (known == 0 && PySet_Add(monitor->warned_reasons, reason) == 0) {
+        warn(
+            "tensorprobe: a tensor of '%s' is not recorded: %s (further ones of this kind are only "
+            "counted)",
+            name, view->why);
+    }
+    Py_XDECREF(reason);
+    PyErr_Clear();
+    return true;
+}
+
+void monitor_add_time(monitor_object *monitor, uint64_t begin)
+{
+    if (monitor->monitor != NULL) {
+        tp_monitor_add_hook_time(monitor->monitor, tp_clock_monotonic() - begin);
+    }
+}
+
+/* ---- Frames ---- */
+
+frame *monitor_push_frame(monitor_object *monitor, struct module_hook *hook)
+{
+    if (monitor->frame_count == monitor->frame_capacity) {
+        const uint32_t capacity = monitor->frame_capacity == 0 ? 32 : monitor->frame_capacity * 2;
+        frame **frames = tp_realloc(monitor->frames, capacity * sizeof(*frames));
+        if (frames == NULL) {
+            return NULL;
+        }
+        monitor->frames = frames;
+        monitor->frame_capacity = capacity;
+    }
+    frame *new = monitor->spare_frame;
+    monitor->spare_frame = NULL;
+    if (new == NULL) {
+        new = tp_alloc(sizeof(*new));
+    }
+    if (new == NULL) {
+        return NULL;
+    }
+    memset(new, 0, sizeof(*new));
+    new->edges = new->inline_edges;
+    new->edge_capacity = FRAME_INLINE_EDGES;
+    new->hook = (struct module_hook *)(void *)Py_NewRef((PyObject *)(void *)hook);
+    monitor->frames[monitor->frame_count++] = new;
+    return new;
+}
+
+frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook)
+{
+    for (uint32_t i = monitor->frame_count; i-- > 0;) {
+        frame *found = monitor->frames[i];
+        if (found->hook == hook) {
+            monitor->frame_count--;
+            memmove(&monitor->frames[i], &monitor->frames[i + 1],
+                    (monitor->frame_count - i) * sizeof(frame *));
+            return found;
+        }
+    }
+    return NULL;
+}
+
+void monitor_free_frame(monitor_object *monitor, frame *old)
+{
+    for (uint32_t i = 0; i < old->edge_count; i++) {
+        Py_DECREF(old->edges[i].node);
+    }
+    if (old->edges != old->inline_edges) {
+        tp_free(old->edges);
+    }
+    Py_DECREF((PyObject *)(void *)old->hook);
+    if (monitor->spare_frame == NULL) {
+        monitor->spare_frame = old;
+    } else {
+        tp_free(old);
+    }
+}
+
+bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t slot)
+{
+    if (owner->edge_count == owner->edge_capacity) {
+        const bool was_inline = owner->edges == owner->inline_edges;
+        const uint32_t capacity = owner->edge_capacity * 2;
+        input_edge *edges = tp_realloc(was_inline ? NULL : owner->edges, capacity * sizeof(*edges));
+        if (edges == NULL) {
+            return false;
+        }
+        if (was_inline) {
+            memcpy(edges, owner->inline_edges, sizeof(owner->inline_edges));
+        }
+        owner->edges = edges;
+        owner->edge_capacity = capacity;
+    }
+    owner->edges[owner->edge_count++] = (input_edge){Py_NewRef(node), output_nr, slot};
+    return true;
+}
+
+/* ---- Ends: of a forward, of a backward, of a step ---- */
+
+static void forget_pending(monitor_object *monitor)
+{
+    while (monitor->pending_count > 0) {
+        Py_DECREF((PyObject *)(void *)monitor->pending[--monitor->pending_count].grad);
+    }
+}
+
+void monitor_forget_forward(monitor_object *monitor)
+{
+    memo_clear(&monitor->memo);
+    while (monitor->frame_count > 0) {
+        monitor_free_frame(monitor, monitor->frames[--monitor->frame_count]);
+    }
+}
+
+/* Called by the autograd engine. self is the tuple (monitor, number of the graph task). */
+static PyObject *end_of_backward(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    monitor_object *monitor = (monitor_object *)(void *)PyTuple_GetItem(self, 0);
+    const int64_t task = PyLong_AsLongLong(PyTuple_GetItem(self, 1));
+    const uint64_t begin = tp_clock_monotonic();
+    bool ok = true;
+    for (uint32_t i = 0; i < monitor->pending_count;) {
+        if (monitor->pending[i].graph_task != task) {
+            i++;
+            continue;
+        }
+        struct input_grad *grad = monitor->pending[i].grad;
+        monitor->pending_count--;
+        memmove(&monitor->pending[i], &monitor->pending[i + 1],
+                (monitor->pending_count - i) * sizeof(pending_grad));
+        if (ok && monitor_is_active(monitor)) {
+            ok = input_grad_finish(grad);
+        }
+        Py_DECREF((PyObject *)(void *)grad);
+    }
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "gradients of inputs");
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+static PyMethodDef end_of_backward_def = {"end_of_backward", end_of_backward, METH_NOARGS, NULL};
+
+static bool queue_end_of_backward(monitor_object *monitor, int64_t task)
+{
+    PyObject *self = Py_BuildValue("OL", (PyObject *)monitor, (long long)task);
+    PyObject *callable = self == NULL ? NULL : PyCFunction_NewEx(&end_of_backward_def, self, NULL);
+    PyObject *done = callable == NULL ? NULL
+                                      : PyObject_CallFunctionObjArgs(monitor->state->queue_callback,
+                                                                     callable, NULL);
+    Py_XDECREF(self);
+    Py_XDECREF(callable);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
+bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *grad)
+{
+    const int64_t task = core_call_int(monitor->state->graph_task_id);
+    if (PyErr_Occurred()) {
+        return false;
+    }
+    bool queued = false;
+    for (uint32_t i = 0; i < monitor->pending_count && !queued; i++) {
+        queued = monitor->pending[i].graph_task == task;
+    }
+    if (monitor->pending_count == monitor->pending_capacity) {
+        const uint32_t capacity =
+            monitor->pending_capacity == 0 ? 32 : monitor->pending_capacity * 2;
+        pending_grad *pending = tp_realloc(monitor->pending, capacity * sizeof(*pending));
+        if (pending == NULL) {
+            PyErr_NoMemory();
+            return false;
+        }
+        monitor->pending = pending;
+        monitor->pending_capacity = capacity;
+    }
+    if (!queued && !queue_end_of_backward(monitor, task)) {
+        return false;
+    }
+    monitor->pending[monitor->pending_count++] =
+        (pending_grad){(struct input_grad *)(void *)Py_NewRef((PyObject *)(void *)grad), task};
+    return true;
+}
+
+static void remove_leaf_handles(monitor_object *monitor)
+{
+    const Py_ssize_t count = PyList_Size(monitor->leaf_handles);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *done =
+            PyObject_CallMethod(PyList_GetItem(monitor->leaf_handles, i), "remove", NULL);
+        Py_XDECREF(done);
+        PyErr_Clear();
+    }
+    if (count > 0) {
+        PyList_SetSlice(monitor->leaf_handles, 0, count, NULL);
+    }
+}
+
+void monitor_forget_step(monitor_object *monitor)
+{
+    monitor_forget_forward(monitor);
+    forget_pending(monitor);
+    remove_leaf_handles(monitor);
+}
+
+bool monitor_boundary(monitor_object *monitor)
+{
+    monitor_forget_step(monitor);
+    tp_monitor_set_micro_steps(monitor->monitor, monitor->micro_step);
+    monitor->micro_step = 0;
+    monitor->forward++;
+    tp_status status = TP_OK;
+    monitor->users++;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tp_monitor_step(monitor->monitor);
+    Py_END_ALLOW_THREADS;
+    monitor->users--;
+    if (status < 0) {
+        PyErr_Format(PyExc_RuntimeError, "the step could not be handed to the writer: %s",
+                     tp_status_name(status));
+        return false;
+    }
+    return true;
+}
