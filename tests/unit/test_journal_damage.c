@@ -52,11 +52,7 @@ static void torn_tails_are_no_damage(void **state)
             assert_int_equal(tp_reader_next(reader, &item, &error), TP_END);
 
             /* The writer, which has cut its failed write back, does it again. */
-            FILE *again = fopen(path, "r+b");
-            assert_non_null(again);
-            assert_int_equal(fwrite(file.data, 1, file.size, again), file.size);
-            assert_int_equal(fclose(again), 0);
-            assert_int_equal(truncate(path, (off_t)file.size), 0);
+            write_file(path, file.data, file.size);
             assert_reads_back(reader, f, i);
             tp_reader_close(&reader);
         }

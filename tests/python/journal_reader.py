@@ -1,0 +1,147 @@
+"""A reader of journals, written from docs/journal.md and nothing else.
+
+It is here to prove that page; the library has a faster one.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+DEFINITIONS, BATCH, ALERTS, CONTINUED, CLOSE = 1, 2, 3, 4, 5
+
+RECORD = "state key order micro_step call kind dtype shape flags time_ns".split()
+STATISTICS = (
+    "count nan pos_inf neg_inf zeros subnormal min max finite_min finite_max abs_max "
+    "abs_max_index sum sum_abs sum_sq m2 sq_exp"
+).split()
+ALERT = "rule op value baseline threshold samples more".split()
+HEADER = (
+    "step rank attempt pp_stage flags micro_steps unfilled begin_ns end_ns wall_ns hook_ns wait_ns "
+    "writer_ns errors count"
+).split()
+
+CRC_TABLE = []
+for byte in range(256):
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    CRC_TABLE.append(byte)
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C of data."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ CRC_TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+@dataclass
+class Item:
+    """One frame: its kind, step, header fields, and records as bytes of 192 each."""
+
+    type: int
+    step: int
+    run: dict[str, Any]
+    header: dict[str, int] = field(default_factory=dict)
+    records: list[bytes] = field(default_factory=list)
+
+
+@dataclass
+class Definitions:
+    """Keys and shapes of one segment, by id."""
+
+    keys: dict[int, dict[str, Any]] = field(default_factory=dict)
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def take(self, payload: bytes) -> None:
+        """Take in the payload of a definitions frame."""
+        at = 0
+        while at < len(payload):
+            length, kind, id_ = struct.unpack_from("<IH2xI", payload, at)
+            entry = payload[at : at + length]
+            if kind == 1:
+                vpp, slot, quantity, role, n, m = struct.unpack_from("<iiIIII", entry, 12)
+                self.keys[id_] = {
+                    "name": entry[36 : 36 + n].decode(),
+                    "global_name": entry[36 + n : 36 + n + m].decode(),
+                    "vpp_stage": vpp,
+                    "slot": slot,
+                    "quantity": quantity,
+                    "role": role,
+                }
+            elif kind == 2:
+                (ndim,) = struct.unpack_from("<I", entry, 12)
+                self.shapes[id_] = struct.unpack_from(f"<{ndim}q", entry, 16)
+            at += length
+
+
+def record_fields(record: bytes) -> dict[str, Any]:
+    """Return the fields of one record by their names."""
+    fields = dict(zip(RECORD, struct.unpack_from("<IIQIIIIIIQ", record), strict=True))
+    if fields["kind"] == 1:
+        fields |= zip(STATISTICS, struct.unpack_from("<6Q5dQ4dq", record, 56), strict=True)
+    else:
+        fields |= zip(ALERT, struct.unpack_from("<II3d2Q", record, 56), strict=True)
+    return fields
+
+
+def _records(payload: bytes, at: int, size: int, count: int) -> list[bytes]:
+    planes = payload[at : at + size * count]
+    return [planes[i::count] for i in range(count)]
+
+
+def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
+    """Yield the frames of one segment up to its end or torn tail, with what is defined by then."""
+    data = path.read_bytes()
+    size = struct.unpack_from("<I", data, 12)[0] if len(data) >= 16 else 0
+    if not size or len(data) < size:
+        return
+    assert data[:8] == b"\x89TPJ\r\n\x1a\n"
+    assert crc32c(data[: size - 4]) == struct.unpack_from("<I", data, size - 4)[0]
+    major, _, _, segment, rank, attempt, start = struct.unpack_from("<HHIQIIq", data, 8)
+    assert major == 1
+    run_id = data[40:104].split(b"\0")[0].decode()
+    run = {"run_id": run_id, "rank": rank, "attempt": attempt, "start": start, "segment": segment}
+    definitions = Definitions()
+    at = size
+    while len(data) >= at + 40:
+        magic, type_, codec, stored, raw, step, offset, payload_crc, header_crc = (
+            struct.unpack_from("<4sBB2xIIQQII", data, at)
+        )
+        payload = data[at + 40 : at + 40 + stored]
+        if (magic, offset) != (b"TPF\1", at) or crc32c(data[at : at + 36]) != header_crc:
+            return
+        if len(payload) < stored or crc32c(payload) != payload_crc:
+            return
+        at += 40 + stored
+        if codec == 1:
+            payload = zstandard.ZstdDecompressor().decompress(payload, max_output_size=raw)
+        assert len(payload) == raw
+        item = Item(type_, step, run)
+        if type_ == DEFINITIONS:
+            definitions.take(payload)
+        elif type_ == BATCH:
+            h, r, *values = struct.unpack_from("<IIQIIiIIIQQqQQQQQ", payload)
+            item.header = dict(zip(HEADER, values, strict=True))
+            if not item.header["flags"] & 2:
+                item.records = _records(payload, h, r, item.header["count"])
+        elif type_ == ALERTS:
+            h, r, count = struct.unpack_from("<IIQ", payload)
+            item.records = _records(payload, h, r, count)
+        yield item, definitions
+
+
+def read_journal(directory: Path) -> Iterator[tuple[Item, Definitions]]:
+    """Yield all frames of the journal below a rank's directory, segment by segment."""
+    segments = [
+        p for p in (directory / "journal").iterdir() if re.fullmatch(r"\d{6,}\.tpj", p.name)
+    ]
+    for path in sorted(segments, key=lambda p: int(p.stem)):
+        yield from read_segment(path)
