@@ -192,6 +192,134 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
           clean, out);
 }
 
+/* Blocks of f16 and bf16 without NaN and Inf, 32 elements a step. Everything but the sums is done
+ * on the 16-bit patterns, whose order is that of sign and magnitude. */
+typedef struct pass16 {
+    sums s;
+    __m512i zeros; /* counts per 16-bit lane: a block has at most 128 steps */
+    __m512i subnormal;
+    __m512i min; /* keys: the patterns made comparable as signed integers */
+    __m512i max;
+    __m512i eps;
+    __m512i normal_less_1;
+} pass16;
+
+/* Two's complement to sign and magnitude or back: flips the magnitude of negative numbers. */
+INLINE __m512i key16(__m512i bits)
+{
+    const __m512i flip = _mm512_and_si512(_mm512_srai_epi16(bits, 15), _mm512_set1_epi16(0x7fff));
+    return _mm512_xor_si512(bits, flip);
+}
+
+INLINE __m512i count16(__m512i counter, __mmask32 elements)
+{
+    return _mm512_mask_sub_epi16(counter, elements, counter, _mm512_set1_epi16(-1));
+}
+
+/* Elements outside valid are 0 in bits. For bf16 the lanes of the sums lie apart: `low` holds the
+ * even ones, `high` the odd ones. */
+INLINE void step16(pass16 *p, uint32_t dtype, __m512i bits, __mmask32 valid)
+{
+    const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
+    const __m512i key = key16(bits);
+    p->zeros = count16(p->zeros, _mm512_mask_cmplt_epu16_mask(valid, magnitude, p->eps));
+    /* 0 < magnitude < normal in one comparison: 0 wraps round to the largest number. */
+    p->subnormal =
+        count16(p->subnormal,
+                _mm512_mask_cmplt_epu16_mask(
+                    valid, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)), p->normal_less_1));
+    p->min = _mm512_mask_min_epi16(p->min, valid, p->min, key);
+    p->max = _mm512_mask_max_epi16(p->max, valid, p->max, key);
+    if (dtype == TP_F16) {
+        add_floats(&p->s, widen(_mm512_cvtph_ps(_mm512_castsi512_si256(bits))));
+        add_floats(&p->s, widen(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1))));
+    } else {
+        const lanes even = widen(_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
+        const lanes odd =
+            widen(_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000))));
+        add_floats(&p->s, (lanes){even.low, odd.low});
+        add_floats(&p->s, (lanes){even.high, odd.high});
+    }
+}
+
+/* lanes_sum for lanes that lie even and odd: the same pairs are added. */
+INLINE double lanes_sum_apart(lanes x)
+{
+    const __m256d even =
+        _mm256_add_pd(_mm512_castpd512_pd256(x.low), _mm512_extractf64x4_pd(x.low, 1));
+    const __m256d odd =
+        _mm256_add_pd(_mm512_castpd512_pd256(x.high), _mm512_extractf64x4_pd(x.high, 1));
+    const __m128d even2 = _mm_add_pd(_mm256_castpd256_pd128(even), _mm256_extractf128_pd(even, 1));
+    const __m128d odd2 = _mm_add_pd(_mm256_castpd256_pd128(odd), _mm256_extractf128_pd(odd, 1));
+    const __m128d pair = _mm_add_pd(_mm_unpacklo_pd(even2, odd2), _mm_unpackhi_pd(even2, odd2));
+    return _mm_cvtsd_f64(_mm_add_sd(pair, _mm_unpackhi_pd(pair, pair)));
+}
+
+INLINE uint64_t total16(__m512i counter)
+{
+    const __m512i one = _mm512_set1_epi16(1);
+    return (uint64_t)(uint32_t)_mm512_reduce_add_epi32(_mm512_madd_epi16(counter, one));
+}
+
+INLINE __m512i widen16(__m512i key, int half)
+{
+    return _mm512_cvtepi16_epi32(half == 0 ? _mm512_castsi512_si256(key)
+                                           : _mm512_extracti64x4_epi64(key, 1));
+}
+
+INLINE double value16(uint32_t dtype, int key)
+{
+    const uint16_t bits = (uint16_t)(key < 0 ? key ^ 0x7fff : key);
+    if (dtype == TP_F16) {
+        return (double)_cvtsh_ss(bits);
+    }
+    return (double)_mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)((uint32_t)bits << 16))));
+}
+
+/* The smallest pattern whose value is not less than x, a float. */
+INLINE short pattern_up(uint32_t dtype, float x)
+{
+    if (dtype == TP_F16) {
+        return (short)_cvtss_sh(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    }
+    const uint32_t bits = (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(_mm_set_ss(x)));
+    return (short)((bits + 0xffff) >> 16);
+}
+
+INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_bounds *bounds,
+                    tp_block *out)
+{
+    const short normal = pattern_up(dtype, (float)bounds->normal);
+    pass16 p = {
+        .s = {lanes_zero(), lanes_zero(), lanes_zero()},
+        .min = _mm512_set1_epi16(INT16_MAX),
+        .max = _mm512_set1_epi16(INT16_MIN),
+        .eps = _mm512_set1_epi16(pattern_up(dtype, (float)bounds->eps)),
+        .normal_less_1 = _mm512_set1_epi16((short)(normal - 1)),
+    };
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        _mm_prefetch((const char *)data + 2 * i + AHEAD, _MM_HINT_T0);
+        step16(&p, dtype, _mm512_loadu_si512(data + 2 * i), UINT32_MAX);
+    }
+    if (i < n) {
+        const __mmask32 valid = (1U << (n - i)) - 1;
+        step16(&p, dtype, _mm512_maskz_loadu_epi16(valid, data + 2 * i), valid);
+    }
+    const bool apart = dtype == TP_BF16;
+    const int min = _mm512_reduce_min_epi32(_mm512_min_epi32(widen16(p.min, 0), widen16(p.min, 1)));
+    const int max = _mm512_reduce_max_epi32(_mm512_max_epi32(widen16(p.max, 0), widen16(p.max, 1)));
+    *out = (tp_block){
+        .zeros = total16(p.zeros),
+        .subnormal = total16(p.subnormal),
+        .min = value16(dtype, min) + 0.0, /* -0 becomes +0 */
+        .max = value16(dtype, max) + 0.0,
+        .sum = apart ? lanes_sum_apart(p.s.sum) : lanes_sum(p.s.sum),
+        .sum_abs = apart ? lanes_sum_apart(p.s.sum_abs) : lanes_sum(p.s.sum_abs),
+        .sum_sq = apart ? lanes_sum_apart(p.s.sum_sq) : lanes_sum(p.s.sum_sq),
+    };
+}
+
 typedef struct pass64 {
     sums s;
     counts c;
@@ -332,11 +460,22 @@ static void f64_masked(const void *data, size_t n, const tp_bounds *bounds, doub
     block64(false, data, n, bounds, scale, out);
 }
 
-#define BLOCK32(type, TYPE)                                                                        \
-    static void type##_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)   \
-    {                                                                                              \
-        block32(TYPE, true, data, n, bounds, out);                                                 \
-    }                                                                                              \
+static void f32_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)
+{
+    block32(TP_F32, true, data, n, bounds, out);
+}
+
+static void f16_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)
+{
+    block16(TP_F16, data, n, bounds, out);
+}
+
+static void bf16_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)
+{
+    block16(TP_BF16, data, n, bounds, out);
+}
+
+#define MASKED32(type, TYPE)                                                                       \
     static void type##_masked(const void *data, size_t n, const tp_bounds *bounds, double scale,   \
                               tp_block *out)                                                       \
     {                                                                                              \
@@ -355,9 +494,9 @@ static void f64_masked(const void *data, size_t n, const tp_bounds *bounds, doub
         return find(TYPE, data, n, magnitude);                                                     \
     }
 
-BLOCK32(f32, TP_F32)
-BLOCK32(f16, TP_F16)
-BLOCK32(bf16, TP_BF16)
+MASKED32(f32, TP_F32)
+MASKED32(f16, TP_F16)
+MASKED32(bf16, TP_BF16)
 SPREAD_FIND(f64, TP_F64)
 SPREAD_FIND(f32, TP_F32)
 SPREAD_FIND(f16, TP_F16)
