@@ -13,6 +13,7 @@
 
 static const char *const names[] = {"scalar", "avx2", "avx512"};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int supported;
 static int chosen;
 
 const char *tp_cpu_isa_name(int isa)
@@ -32,7 +33,7 @@ static bool has_f16c(void)
 }
 #endif
 
-int tp_cpu_isa_supported(void)
+static int detect(void)
 {
 #if defined(__x86_64__)
     /* gcc's and clang's built-in test asks the operating system (XGETBV) too. */
@@ -52,7 +53,8 @@ int tp_cpu_isa_supported(void)
 static void choose(void)
 {
     const char *wanted = getenv("TENSORPROBE_ISA");
-    chosen = tp_cpu_isa_supported();
+    supported = detect();
+    chosen = supported;
     if (wanted == NULL || wanted[0] == '\0') {
         return;
     }
@@ -69,4 +71,10 @@ int tp_cpu_isa(void)
 {
     pthread_once(&once, choose);
     return chosen;
+}
+
+int tp_cpu_isa_supported(void)
+{
+    pthread_once(&once, choose);
+    return supported;
 }
