@@ -54,19 +54,46 @@ void tp_config_free(tp_config *config)
     config->target_count = 0;
 }
 
-/* Jansson reports a failed request for memory as a syntax error, or not at all. */
-static _Thread_local bool out_of_memory;
+/* Jansson's lexer aborts the process when its string buffer can't grow (2.14: an assertion in
+ * load.c), so all memory for one text is asked for beforehand, and given back as a whole. Its
+ * costliest text, "{},{},…", takes some 100 bytes a character. */
+#define MEMORY_PER_BYTE 256
+#define MEMORY_AT_LEAST ((size_t)64 << 10)
+#define TEXT_MAX ((size_t)16 << 20)
+
+typedef struct json_memory {
+    uint8_t *bytes;
+    size_t size;
+    size_t used;
+} json_memory;
+
+/* Of the text that this thread is reading; NULL when it is reading none: other users of Jansson in
+ * the process share the allocator. */
+static _Thread_local json_memory *current;
 
 static void *json_alloc(size_t size)
 {
-    void *memory = tp_alloc(size);
-    out_of_memory = out_of_memory || memory == NULL;
-    return memory;
+    if (current == NULL) {
+        return tp_alloc(size);
+    }
+    size_t rounded = (size + 15) & ~(size_t)15;
+    if (size > TEXT_MAX * MEMORY_PER_BYTE || rounded > current->size - current->used) {
+        return NULL;
+    }
+    current->used += rounded;
+    return current->bytes + current->used - rounded;
+}
+
+static void json_free(void *memory)
+{
+    if (current == NULL) {
+        tp_free(memory);
+    }
 }
 
 static void set_json_memory(void)
 {
-    json_set_alloc_funcs(json_alloc, tp_free);
+    json_set_alloc_funcs(json_alloc, json_free);
 }
 
 static bool begins_with(const tp_config_text *text, tp_token token, const char *prefix)
@@ -140,19 +167,29 @@ tp_status tp_config_parse(tp_config *config, const char *text, size_t size, cons
         text = ""; /* an empty file has no bytes at all */
     }
     const tp_config_text whole = {text, size, source, error};
+    json_memory memory = {NULL, 0, 0};
     json_error_t json;
     tp_status status;
-    out_of_memory = false;
     memset(&json, 0, sizeof json);
-    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json);
-    if (out_of_memory) {
-        status = tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", source);
-    } else if (root == NULL) {
-        status = fail_syntax(&whole, &json);
-    } else {
-        status = tp_config_read_fields(config, root, &whole);
+    if (size > TEXT_MAX) {
+        tp_config_free(config);
+        return tp_fail(error, TP_ERR_CONFIG, "%s is too large for a configuration", source);
     }
-    json_decref(root);
+    memory.size = MEMORY_AT_LEAST + MEMORY_PER_BYTE * size;
+    memory.bytes = tp_alloc(memory.size);
+    if (memory.bytes == NULL) {
+        tp_config_free(config);
+        return tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", source);
+    }
+    current = &memory;
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json);
+    if (root != NULL) {
+        status = tp_config_read_fields(config, root, &whole);
+    } else {
+        status = fail_syntax(&whole, &json);
+    }
+    current = NULL;
+    tp_free(memory.bytes); /* and root with it */
     if (status != TP_OK) {
         tp_config_free(config);
     }

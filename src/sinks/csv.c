@@ -39,13 +39,8 @@ static void put_text(tp_buf *buf, const char *text)
 
 static void put_u64(tp_buf *buf, uint64_t value)
 {
-    char digits[20];
-    size_t begin = sizeof digits;
-    do {
-        digits[--begin] = (char)('0' + value % 10);
-        value /= 10;
-    } while (value > 0);
-    tp_buf_put(buf, digits + begin, sizeof digits - begin);
+    char text[TP_DECIMAL_MAX];
+    tp_buf_put(buf, text, tp_decimal_write_integer(value, text));
 }
 
 /* RFC 4180: quoted when it holds a separator, quotes doubled. */

@@ -7,8 +7,11 @@
 
 #define TP_DECIMAL_MAX 32
 
-/* Writes value so that it reads back to the same double ("nan", "inf" and "-inf" included) and
- * returns the length; no terminator. */
+/* All write at most TP_DECIMAL_MAX bytes without a terminator and return how many. */
+
+size_t tp_decimal_write_integer(uint64_t value, char text[TP_DECIMAL_MAX]);
+
+/* Reads back to the same double; "nan", "inf" and "-inf" for what is no number, 0 for both zeros. */
 size_t tp_decimal_write(double value, char text[TP_DECIMAL_MAX]);
 
 /* The double nearest to value rounded to that many decimals (1 … 20), as Python's round. */

@@ -1,0 +1,44 @@
+/* Any text as a configuration, with a failing request for memory at any point: the first byte says
+ * which (0: none). Errors must carry a position inside the text. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "config/config.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    tp_config config;
+    tp_error error;
+    memset(&error, 0, sizeof error);
+    if (size == 0) {
+        return 0;
+    }
+    setenv("TENSORPROBE_LOG_LEVEL", "4", 1); /* warnings are right here, and too many */
+    tp_config_defaults(&config, (size & 1) != 0);
+    tp_mem_fail_after(data[0]);
+    tp_status status =
+        tp_config_parse(&config, (const char *)data + 1, size - 1, "fuzz.json", &error);
+    tp_mem_fail_after(0);
+    if (status == TP_OK) {
+        if (config.target_count == 0 || config.op_count == 0 || config.formats == 0) {
+            abort();
+        }
+        tp_config_free(&config);
+        return 0;
+    }
+    uint32_t lines = 1;
+    for (size_t i = 1; i < size; i++) {
+        lines += data[i] == '\n';
+    }
+    if (error.code != status || error.message[0] == '\0') {
+        abort();
+    }
+    if (status == TP_ERR_CONFIG && (error.line == 0 || error.line > lines || error.column == 0)) {
+        abort();
+    }
+    return 0;
+}

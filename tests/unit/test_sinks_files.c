@@ -1,0 +1,270 @@
+/* The bytes of both sinks' files, to the letter, and what happens when memory runs out. */
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "check.h"
+#include "record/registry.h"
+#include "sinks/sink.h"
+
+static const tp_key *get_key(const void *source, uint32_t id)
+{
+    return tp_registry_key(source, id);
+}
+
+static const int64_t *get_shape(const void *source, uint32_t id, uint32_t *ndim)
+{
+    return tp_registry_shape(source, id, ndim);
+}
+
+typedef struct fixture {
+    char directory[32];
+    tp_registry *registry;
+    tp_names names;
+    tp_record records[2];
+    tp_batch batch;
+    tp_buf content;
+} fixture;
+
+/* Step 7: the input number 1 of "fc" in its second call, and the gradient of the scalar "scale". */
+static int set_up(void **state)
+{
+    static const int64_t dims[] = {3, 4};
+    static const tp_key keys[] = {{"fc", NULL, 2, 1, TP_ACTIVATION, TP_ROLE_INPUT},
+                                  {"scale", NULL, 0, -1, TP_GRAD_UNREDUCED, TP_ROLE_NONE}};
+    fixture *f = tp_calloc(1, sizeof *f);
+    uint32_t id;
+    assert_non_null(f);
+    strcpy(f->directory, "/tmp/tp_sinks_XXXXXX");
+    assert_non_null(mkdtemp(f->directory));
+    assert_int_equal(tp_registry_new(&f->registry), TP_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(tp_registry_add_key(f->registry, &keys[i], &id), TP_OK);
+    }
+    assert_int_equal(tp_registry_add_shape(f->registry, 2, dims, &id), TP_OK);
+    assert_int_equal(tp_registry_add_shape(f->registry, 0, NULL, &id), TP_OK);
+    f->names = (tp_names){f->registry, get_key, get_shape};
+    f->records[0] = (tp_record){.state = TP_SLOT_DONE,
+                                .key = 0,
+                                .kind = TP_RECORD_STATS,
+                                .micro_step = 4,
+                                .call = 1,
+                                .dtype = TP_BF16,
+                                .shape = 0};
+    f->records[0].u.stats = (tp_stats){.count = 12, .zeros = 3, .min = (double)NAN, .max = -0.5};
+    f->records[1] = (tp_record){
+        .state = TP_SLOT_DONE, .key = 1, .kind = TP_RECORD_STATS, .dtype = TP_F32, .shape = 1};
+    f->records[1].u.stats = (tp_stats){.count = 1, .nan = 1, .min = 0.25, .max = (double)INFINITY};
+    f->batch = (tp_batch){.step = 7, .wall_ns = 1500000000, .count = 2, .records = f->records};
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture *f = *state;
+    char path[TP_PATH_MAX];
+    const struct dirent *entry;
+    DIR *directory = opendir(f->directory);
+    while ((entry = readdir(directory)) != NULL) {
+        tp_path_join(path, f->directory, entry->d_name);
+        unlink(path);
+    }
+    closedir(directory);
+    rmdir(f->directory);
+    tp_registry_free(f->registry);
+    tp_buf_free(&f->content);
+    tp_free(f);
+    return 0;
+}
+
+/* Opens the sink, writes the batch and once more as the next step, closes. */
+static tp_status write_two_steps(fixture *f, const tp_sink *sink, const tp_sink_options *options)
+{
+    tp_error error = {0};
+    void *private = tp_calloc(1, sink->private_size);
+    tp_batch next = f->batch;
+    if (private == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    next.step++;
+    next.wall_ns += 1000000000;
+    tp_status status = sink->open(private, options, NULL, 0, &error);
+    if (status == TP_OK) {
+        status = sink->write(private, &f->batch, &f->names, &error);
+    }
+    if (status == TP_OK) {
+        status = sink->write(private, &next, &f->names, &error);
+    }
+    assert_int_equal(error.code, status);
+    sink->close(private);
+    tp_free(private);
+    return status;
+}
+
+static const char *read_text(fixture *f, const char *name)
+{
+    char path[TP_PATH_MAX];
+    tp_path_join(path, f->directory, name);
+    assert_int_equal(tp_file_read(path, &f->content, NULL), TP_OK);
+    tp_buf_put(&f->content, "", 1);
+    return (const char *)f->content.data;
+}
+
+static void test_csv(void **state)
+{
+    static const uint32_t ops[] = {TP_OP_MAX, TP_OP_ZEROS, TP_OP_SHAPE, TP_OP_NANS,
+                                   TP_OP_MIN, TP_OP_DTYPE, TP_OP_ID};
+    fixture *f = *state;
+    const tp_sink_options options = {f->directory, 3, 7, ops, 0, 5};
+    assert_int_equal(write_two_steps(f, &tp_sink_csv, &options), TP_OK);
+    assert_string_equal(read_text(f, "actv_5-9.csv"),
+                        "vpp_stage,name,step,micro_step,max,zeros,shape,nans,min,dtype,id\n"
+                        "2,fc.input_1#1,7,4,-0.5,0.25,\"[3, 4]\",0,nan,torch.bfloat16,nan\n"
+                        "2,fc.input_1#1,8,4,-0.5,0.25,\"[3, 4]\",0,nan,torch.bfloat16,nan\n");
+    assert_string_equal(read_text(f, "grad_unreduced_5-9.csv"),
+                        "vpp_stage,name,step,max,zeros,shape,nans,min,dtype,id\n"
+                        "0,scale,7,inf,0,[],1,0.25,torch.float32,0.25\n"
+                        "0,scale,8,inf,0,[],1,0.25,torch.float32,0.25\n");
+}
+
+/* What TensorBoard's own RecordWriter makes of the same events. */
+static const uint8_t first_event[] = {
+    0xc9, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x35, 0x3d, 0xc6, 0xce, 0x09, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0xf8, 0x3f, 0x10, 0x07, 0x2a, 0xbb, 0x01, 0x0a, 0x40, 0x0a, 0x1f, 0x32, 0x3a,
+    0x66, 0x63, 0x2e, 0x69, 0x6e, 0x70, 0x75, 0x74, 0x5f, 0x31, 0x23, 0x31, 0x3a, 0x34, 0x2f, 0x72,
+    0x61, 0x6e, 0x6b, 0x33, 0x2f, 0x61, 0x63, 0x74, 0x76, 0x5f, 0x6d, 0x61, 0x78, 0x42, 0x0e, 0x08,
+    0x02, 0x12, 0x00, 0x32, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xe0, 0xbf, 0x4a, 0x0d, 0x0a,
+    0x09, 0x0a, 0x07, 0x73, 0x63, 0x61, 0x6c, 0x61, 0x72, 0x73, 0x20, 0x01, 0x0a, 0x3b, 0x0a, 0x1a,
+    0x30, 0x3a, 0x73, 0x63, 0x61, 0x6c, 0x65, 0x2f, 0x72, 0x61, 0x6e, 0x6b, 0x33, 0x2f, 0x61, 0x63,
+    0x63, 0x5f, 0x67, 0x72, 0x61, 0x64, 0x5f, 0x6d, 0x61, 0x78, 0x42, 0x0e, 0x08, 0x02, 0x12, 0x00,
+    0x32, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xf0, 0x7f, 0x4a, 0x0d, 0x0a, 0x09, 0x0a, 0x07,
+    0x73, 0x63, 0x61, 0x6c, 0x61, 0x72, 0x73, 0x20, 0x01, 0x0a, 0x3a, 0x0a, 0x19, 0x30, 0x3a, 0x73,
+    0x63, 0x61, 0x6c, 0x65, 0x2f, 0x72, 0x61, 0x6e, 0x6b, 0x33, 0x2f, 0x61, 0x63, 0x63, 0x5f, 0x67,
+    0x72, 0x61, 0x64, 0x5f, 0x69, 0x64, 0x42, 0x0e, 0x08, 0x02, 0x12, 0x00, 0x32, 0x08, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0xd0, 0x3f, 0x4a, 0x0d, 0x0a, 0x09, 0x0a, 0x07, 0x73, 0x63, 0x61, 0x6c,
+    0x61, 0x72, 0x73, 0x20, 0x01, 0xae, 0x1b, 0x80, 0x72,
+};
+static const uint8_t later_event[] = {
+    0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xcb, 0xa9, 0x5d, 0xfa, 0x09, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x04, 0x40, 0x10, 0x08, 0x2a, 0x8e, 0x01, 0x0a, 0x31, 0x0a, 0x1f, 0x32, 0x3a,
+    0x66, 0x63, 0x2e, 0x69, 0x6e, 0x70, 0x75, 0x74, 0x5f, 0x31, 0x23, 0x31, 0x3a, 0x34, 0x2f, 0x72,
+    0x61, 0x6e, 0x6b, 0x33, 0x2f, 0x61, 0x63, 0x74, 0x76, 0x5f, 0x6d, 0x61, 0x78, 0x42, 0x0e, 0x08,
+    0x02, 0x12, 0x00, 0x32, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xe0, 0xbf, 0x0a, 0x2c, 0x0a,
+    0x1a, 0x30, 0x3a, 0x73, 0x63, 0x61, 0x6c, 0x65, 0x2f, 0x72, 0x61, 0x6e, 0x6b, 0x33, 0x2f, 0x61,
+    0x63, 0x63, 0x5f, 0x67, 0x72, 0x61, 0x64, 0x5f, 0x6d, 0x61, 0x78, 0x42, 0x0e, 0x08, 0x02, 0x12,
+    0x00, 0x32, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xf0, 0x7f, 0x0a, 0x2b, 0x0a, 0x19, 0x30,
+    0x3a, 0x73, 0x63, 0x61, 0x6c, 0x65, 0x2f, 0x72, 0x61, 0x6e, 0x6b, 0x33, 0x2f, 0x61, 0x63, 0x63,
+    0x5f, 0x67, 0x72, 0x61, 0x64, 0x5f, 0x69, 0x64, 0x42, 0x0e, 0x08, 0x02, 0x12, 0x00, 0x32, 0x08,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xd0, 0x3f, 0x83, 0x4e, 0xed, 0x7c,
+};
+
+static void find_event_file(const fixture *f, char name[256])
+{
+    const struct dirent *entry;
+    DIR *directory = opendir(f->directory);
+    name[0] = '\0';
+    while ((entry = readdir(directory)) != NULL) {
+        if (strncmp(entry->d_name, "events.out.tfevents.", 20) == 0) {
+            assert_string_equal(name, "");
+            snprintf(name, 256, "%s", entry->d_name);
+        }
+    }
+    closedir(directory);
+}
+
+static void test_events(void **state)
+{
+    static const uint32_t ops[] = {TP_OP_MAX, TP_OP_SHAPE, TP_OP_ID, TP_OP_DTYPE};
+    fixture *f = *state;
+    char name[256];
+    const tp_sink_options options = {f->directory, 3, 4, ops, 0, 1};
+    assert_int_equal(write_two_steps(f, &tp_sink_tensorboard, &options), TP_OK);
+    find_event_file(f, name);
+    read_text(f, name);
+    size_t version = 12 + 9 + 15 + 4; /* frame, wall time, "brain.Event:2", checksum */
+    assert_int_equal(f->content.size - 1, version + sizeof first_event + sizeof later_event);
+    assert_memory_equal(f->content.data + 12 + 9,
+                        "\x1a\x0d"
+                        "brain.Event:2",
+                        15);
+    assert_memory_equal(f->content.data + version, first_event, sizeof first_event);
+    assert_memory_equal(f->content.data + version + sizeof first_event, later_event,
+                        sizeof later_event);
+}
+
+static void test_every_request_for_memory_may_fail(void **state)
+{
+    static const uint32_t ops[] = {TP_OP_NORM, TP_OP_MAX, TP_OP_ID};
+    const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard};
+    fixture *f = *state;
+    const tp_sink_options options = {f->directory, 3, 3, ops, 0, 1};
+    for (size_t i = 0; i < 2; i++) {
+        unsigned long n = 0;
+        tp_status status = TP_ERR_NOMEM;
+        while (status != TP_OK) {
+            tp_mem_fail_after(++n);
+            status = write_two_steps(f, sinks[i], &options);
+            tp_mem_fail_after(0);
+            assert_true(status == TP_OK || status == TP_ERR_NOMEM);
+        }
+        assert_true(n > 5);
+    }
+}
+
+static void test_unknown_series_are_refused(void **state)
+{
+    static const uint32_t ops[] = {TP_OP_NORM};
+    fixture *f = *state;
+    const tp_sink_options options = {f->directory, 3, 1, ops, 0, 1};
+    f->records[1].key = 9;
+    assert_int_equal(write_two_steps(f, &tp_sink_csv, &options), TP_ERR_CORRUPT);
+    assert_int_equal(write_two_steps(f, &tp_sink_tensorboard, &options), TP_ERR_CORRUPT);
+}
+
+static void test_wrong_cursors_are_refused(void **state)
+{
+    static const uint32_t ops[] = {TP_OP_NORM};
+    static const uint32_t other_ops[] = {TP_OP_MAX};
+    const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard};
+    fixture *f = *state;
+    const tp_sink_options options = {f->directory, 3, 1, ops, 0, 1};
+    const tp_sink_options other = {f->directory, 3, 1, other_ops, 0, 1};
+    uint8_t bytes[2000] = {0};
+    tp_buf cursor = TP_BUF_INIT;
+    for (size_t i = 0; i < 2; i++) {
+        void *private = tp_calloc(1, sinks[i]->private_size);
+        assert_int_equal(sinks[i]->open(private, &options, bytes, sizeof bytes, NULL),
+                         TP_ERR_CORRUPT);
+        sinks[i]->close(private);
+        tp_free(private);
+    }
+    void *private = tp_calloc(1, tp_sink_csv.private_size);
+    assert_int_equal(tp_sink_csv.open(private, &options, NULL, 0, NULL), TP_OK);
+    assert_int_equal(tp_sink_csv.write(private, &f->batch, &f->names, NULL), TP_OK);
+    tp_sink_csv.cursor(private, &cursor);
+    tp_sink_csv.close(private);
+    memset(private, 0, tp_sink_csv.private_size);
+    assert_int_equal(tp_sink_csv.open(private, &other, cursor.data, cursor.size, NULL),
+                     TP_ERR_ARGUMENT); /* rows of other columns would be mixed in */
+    tp_sink_csv.close(private);
+    tp_free(private);
+    tp_buf_free(&cursor);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_csv, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_events, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_every_request_for_memory_may_fail, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_unknown_series_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_wrong_cursors_are_refused, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
