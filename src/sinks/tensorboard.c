@@ -57,13 +57,19 @@ static void put_packed(tp_buf *out, const ProtobufCMessage *message)
 static void put_value(tp_buf *out, char *tag, double value, bool announce)
 {
     static char plugin_name[] = "scalars";
-    TpEvent__PluginData plugin = TP_EVENT__PLUGIN_DATA__INIT;
-    TpEvent__SummaryMetadata metadata = TP_EVENT__SUMMARY_METADATA__INIT;
-    TpEvent__TensorShape shape = TP_EVENT__TENSOR_SHAPE__INIT;
-    TpEvent__Tensor tensor = TP_EVENT__TENSOR__INIT;
-    TpEvent__Value one = TP_EVENT__VALUE__INIT;
-    TpEvent__Summary summary = TP_EVENT__SUMMARY__INIT;
+    TpEvent__PluginData plugin;
+    TpEvent__SummaryMetadata metadata;
+    TpEvent__TensorShape shape;
+    TpEvent__Tensor tensor;
+    TpEvent__Value one;
+    TpEvent__Summary summary;
     TpEvent__Value *values[] = {&one};
+    tp_event__plugin_data__init(&plugin);
+    tp_event__summary_metadata__init(&metadata);
+    tp_event__tensor_shape__init(&shape);
+    tp_event__tensor__init(&tensor);
+    tp_event__value__init(&one);
+    tp_event__summary__init(&summary);
     plugin.plugin_name = plugin_name;
     metadata.plugin_data = &plugin;
     metadata.data_class = DATA_CLASS_SCALAR;
@@ -204,7 +210,8 @@ static tp_status begin_file(tensorboard *sink, tp_error *error)
         sink->size = 0;
         status = tp_file_truncate(sink->fd, path, 0, error);
     }
-    TpEvent__Event event = TP_EVENT__EVENT__INIT;
+    TpEvent__Event event;
+    tp_event__event__init(&event);
     event.wall_time = (double)now * 1e-9;
     event.file_version = version;
     put_frame(&sink->frames, &event);
@@ -233,7 +240,8 @@ static tp_status tensorboard_write(void *private, const tp_batch *batch, const t
     if (status != TP_OK) {
         return status;
     }
-    TpEvent__Event event = TP_EVENT__EVENT__INIT;
+    TpEvent__Event event;
+    tp_event__event__init(&event);
     event.wall_time = (double)batch->wall_ns * 1e-9;
     event.step = (int64_t)batch->step;
     event.summary = (ProtobufCBinaryData){sink->summary.size, sink->summary.data};

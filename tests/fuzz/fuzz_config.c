@@ -6,8 +6,26 @@
 
 #include "base/mem.h"
 #include "config/config.h"
+#include "driver.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* Every kind of field once. */
+size_t tp_fuzz_seed(uint8_t *data, size_t capacity)
+{
+    static const char text[] =
+        "\0{\"targets\": {\"fc.1\": {\"input\": \"tuple[2]:0\", \"output\": \"tensor\"}, \"\": "
+        "{}},\n"
+        "\"all_xy\": true, \"ops\": [\"norm\", \"min\"], \"eps\": 1e-8, \"format\": [\"csv\"],\n"
+        "\"ndigits\": 3, \"step_count_per_record\": 10, \"input_grad\": \"tensor\",\n"
+        "\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyTurbulence\", \"args\": {\"threshold\": "
+        "2,\n"
+        "\"mode\": \"factor\"}}]}, \"journal\": {\"wait_ms\": 5}, \"module_ranks\": [1, 2]}";
+    size_t size = sizeof text - 1;
+    if (size > capacity) {
+        return 0;
+    }
+    memcpy(data, text, size);
+    return size;
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
