@@ -37,7 +37,7 @@ void *tp_buf_extend(tp_buf *buf, size_t size)
         buf->data = data;
         buf->capacity = capacity;
     }
-    uint8_t *room = buf->data + buf->size;
+    uint8_t *room = buf->data == NULL ? NULL : buf->data + buf->size; /* NULL + 0 is undefined */
     buf->size += size;
     return room;
 }

@@ -149,7 +149,7 @@ tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCt
         return TP_ERR_CORRUPT;
     }
     uint8_t *room = tp_buf_extend(raw, frame->raw_size);
-    if (room == NULL) {
+    if (raw->failed) {
         return TP_ERR_NOMEM;
     }
     size_t size = ZSTD_decompressDCtx(unpacker, room, frame->raw_size, stored, frame->stored_size);

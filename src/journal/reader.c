@@ -54,7 +54,7 @@ static tp_status read_bytes(tp_reader *reader, uint64_t offset, size_t size, tp_
 {
     tp_buf_clear(&reader->stored);
     uint8_t *bytes = tp_buf_extend(&reader->stored, size);
-    if (bytes == NULL) {
+    if (reader->stored.failed) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", reader->path);
     }
     size_t got = 0;

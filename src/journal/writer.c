@@ -26,7 +26,7 @@ struct tp_journal {
     tp_buf out; /* what one append writes */
 };
 
-/* Opens an empty file for the segment behind the present one; skips what others have left there. */
+/* Opens a file for journal->segment, or for the first one behind it that is new or empty. */
 static tp_status open_segment(tp_journal *journal, tp_error *error)
 {
     for (uint64_t size = 1; size > 0; journal->segment++) {
@@ -183,7 +183,7 @@ tp_status tp_journal_open(tp_journal **out, const char *directory, const tp_run_
     }
     status = tp_segment_find(journal->folder, 0, &next, &last);
     if (status == TP_OK) {
-        journal->segment = last + 1;
+        journal->segment = last; /* taken only when it is empty: an earlier open that failed */
     } else if (status != TP_ERR_NOTFOUND) {
         tp_fail(error, status, "can't list %s", journal->folder);
         goto fail;

@@ -89,6 +89,31 @@ static void opening_again_goes_on_in_a_new_segment(void **state)
     fixture_free(f);
 }
 
+/* However often opening fails on a full disk, no heap of empty segments stays behind. */
+static void opening_on_a_full_disk_can_be_repeated(void **state)
+{
+    (void)state;
+    fixture *f = fixture_new(350, 0);
+    tp_error error;
+    fixture_step(f, 20);
+    fixture_close(f);
+    for (int i = 0; i < 3; i++) {
+        tp_file_fail_after(1, ENOSPC);
+        assert_int_equal(
+            tp_journal_open(&f->journal, f->directory, fixture_run(), f->registry, 0, &error),
+            TP_ERR_NOSPACE);
+        tp_file_fail_after(0, 0);
+    }
+    fixture_open(f, 0);
+    assert_int_equal(tp_journal_position(f->journal).segment, 1);
+    fixture_step(f, 20);
+    fixture_close(f);
+    tp_reader *reader = fixture_reader(f);
+    assert_reads_back(reader, f, 0);
+    tp_reader_close(&reader);
+    fixture_free(f);
+}
+
 /* A run that is started again may give an id another name; what was handed out stays as it was. */
 static void ids_belong_to_their_segment(void **state)
 {
@@ -377,6 +402,7 @@ int main(void)
         cmocka_unit_test(reads_back_what_was_written),
         cmocka_unit_test(segments_roll_by_size_and_stand_alone),
         cmocka_unit_test(opening_again_goes_on_in_a_new_segment),
+        cmocka_unit_test(opening_on_a_full_disk_can_be_repeated),
         cmocka_unit_test(ids_belong_to_their_segment),
         cmocka_unit_test(seeks_to_every_item),
         cmocka_unit_test(follows_while_it_grows),
