@@ -14,6 +14,7 @@ import functools
 import math
 import shutil
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -201,7 +202,9 @@ class Recorder:
 
             handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
             handles.append(module.register_full_backward_hook(full))
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # What torch's hooks can't do for the root and the embedding is not asked of them.
+            warnings.filterwarnings("ignore", message="(Full|For) backward hook")
             self.setting.loss(self.twin, batch).backward()  # type: ignore[no-untyped-call]
         self.twin.zero_grad()
         for handle in handles:
