@@ -1,5 +1,6 @@
-/* TensorBoard event files: TFRecord frames, one Event a step with all its values. A value is a tensor
- * of rank 0 and type double under the scalars plugin, since the older simple_value is a float. */
+/* TensorBoard event files: TFRecord frames, one Event a step with all its values. A value is a float
+ * tensor of rank 0 under the scalars plugin, which has the exact double beside it in double_val:
+ * TensorBoard's fast loader shows no tensors of type double, and simple_value has no such place. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -17,9 +18,14 @@
 
 #define PREFIX "events.out.tfevents."
 #define SUFFIX ".tensorprobe"
-#define DT_DOUBLE 2
+#define DT_FLOAT 1
 #define DATA_CLASS_SCALAR 1
 #define FRAME_HEADER 12 /* length, and its checksum */
+
+/* A packed value that is not announced ends in float_val (4 bytes), two bytes of double_val's tag and
+ * length, and double_val (8 bytes). */
+#define FLOAT_FROM_END 14
+#define DOUBLE_FROM_END 8
 
 typedef struct tensorboard {
     tp_sink_options options;
@@ -64,6 +70,7 @@ static void put_value(tp_buf *out, char *tag, double value, bool announce)
     TpEvent__Value one;
     TpEvent__Summary summary;
     TpEvent__Value *values[] = {&one};
+    float shown = (float)value;
     tp_event__plugin_data__init(&plugin);
     tp_event__summary_metadata__init(&metadata);
     tp_event__tensor_shape__init(&shape);
@@ -73,8 +80,10 @@ static void put_value(tp_buf *out, char *tag, double value, bool announce)
     plugin.plugin_name = plugin_name;
     metadata.plugin_data = &plugin;
     metadata.data_class = DATA_CLASS_SCALAR;
-    tensor.dtype = DT_DOUBLE;
+    tensor.dtype = DT_FLOAT;
     tensor.tensor_shape = &shape;
+    tensor.n_float_val = 1;
+    tensor.float_val = &shown;
     tensor.n_double_val = 1;
     tensor.double_val = &value;
     one.tag = tag;
@@ -103,7 +112,7 @@ static void put_frame(tp_buf *out, const TpEvent__Event *event)
 }
 
 /* First time that a series is seen in this run: its values are packed with the plugin's name, and
- * without it for all later steps: (op, size, bytes), … where the value is the last 8 bytes. */
+ * without it for all later steps, as (op, size, bytes), …  */
 static tp_status announce_values(tensorboard *sink, const tp_series *series,
                                  const tp_record *record, const tp_key *key, uint32_t ndim)
 {
@@ -147,7 +156,10 @@ static void append_values(tensorboard *sink, const uint8_t *block, size_t block_
             double value = tp_column_value(record, op, ndim);
             tp_buf_put(&sink->summary, block + at + 8, size);
             if (!sink->summary.failed) {
-                memcpy(sink->summary.data + sink->summary.size - 8, &value, 8);
+                uint8_t *end = sink->summary.data + sink->summary.size;
+                float shown = (float)value;
+                memcpy(end - FLOAT_FROM_END, &shown, sizeof shown);
+                memcpy(end - DOUBLE_FROM_END, &value, sizeof value);
             }
         }
         at += 8 + (size_t)size;

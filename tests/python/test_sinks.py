@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import os
 import random
+import socket
 import struct
 import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -251,9 +258,12 @@ def check_events(run: Run, directory: Path, ops: list[str]) -> None:
         events = reader.Tensors(tag)
         assert [e.step for e in events] == [step for step, _ in values], tag
         for event, (step, value) in zip(events, values, strict=True):
-            array = tensor_util.make_ndarray(event.tensor_proto)
-            assert (array.dtype, array.shape) == (np.float64, ())
-            assert same(float(array), value), (tag, step)
+            (exact,) = event.tensor_proto.double_val
+            assert same(exact, value), (tag, step)
+            shown = tensor_util.make_ndarray(event.tensor_proto)
+            assert (shown.dtype, shown.shape) == (np.float32, ())
+            with np.errstate(over="ignore"):
+                assert same(float(shown), float(np.float32(value))), (tag, step)
             assert event.wall_time == pytest.approx(1.7e9, abs=1)
 
 
@@ -312,6 +322,38 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, rng: random.Random) 
     (path,) = tmp_path.glob("*")
     parts = path.name.split(".")
     assert [*parts[:3], parts[-1]] == ["events", "out", "tfevents", "tensorprobe"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", ["true", "false"])
+def test_the_scalars_page_shows_them(tmp_path: Path, loader: str) -> None:
+    """Of both loaders: the fast one, the default, silently leaves out what it can't show."""
+    values = [0.5, math.nan, math.inf, -math.inf, 3.0]
+    run = Run([Key("param_origin", 0, 0, -1, "weight")], [[1]])
+    for step, value in enumerate(values):
+        words = [1, 0, 0, 0, 0, 0, 0, as_word(value), 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        run.steps[step] = [Record(0, 0, 0, 0, 2, words)]
+    (tmp_path / "run").mkdir()
+    write("tensorboard", tmp_path / "run", run.text(), Options(ops=["max"]))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(tmp_path)]
+    command += ["--host", "127.0.0.1", "--port", str(port), f"--load_fast={loader}"]
+    query = urllib.parse.urlencode({"run": "run", "tag": "0:weight/rank3/param_origin_max"})
+    url = f"http://127.0.0.1:{port}/data/plugin/scalars/scalars?{query}"
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        try:
+            shown: list[list[object]] = []
+            for _ in range(300):
+                time.sleep(0.2)
+                with contextlib.suppress(OSError), urllib.request.urlopen(url) as answer:
+                    shown = json.load(answer)
+                if shown:
+                    break
+        finally:
+            server.terminate()
+    assert [row[1] for row in shown] == list(range(5))
+    assert [row[2] for row in shown] == [0.5, "NaN", "Infinity", "-Infinity", 3.0]
 
 
 def test_the_value_itself_is_shown_for_scalars_only(tmp_path: Path) -> None:
