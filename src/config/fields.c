@@ -402,6 +402,7 @@ static const tp_config_field root_fields[] = {
     {.name = "ur_distribution", .read = read_ignored_bool},
     {.name = "cc_distribution", .read = read_ignored},
     {.name = "mg_direction", .read = read_ignored_bool},
+    {.name = "mg_distribution", .read = read_ignored_bool}, /* as the ancestor checked it */
     {.name = "start_step", .read = read_ignored, .min = 0},
     {.name = "step_interval", .read = read_ignored, .min = 1},
     {.name = "collect_times", .read = read_ignored, .min = 1e8},

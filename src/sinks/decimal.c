@@ -206,20 +206,25 @@ static size_t lay_out(const digits *in, char *text)
     return used + tp_decimal_write_integer((uint64_t)exponent, text + used);
 }
 
+static size_t put_word(const char *word, char *text)
+{
+    size_t length = strlen(word);
+    memcpy(text, word, length);
+    return length;
+}
+
 size_t tp_decimal_write(double value, char text[TP_DECIMAL_MAX])
 {
     size_t used = 0;
     if (isnan(value)) {
-        memcpy(text, "nan", 3);
-        return 3;
+        return put_word("nan", text);
     }
     if (value < 0) {
         text[used++] = '-';
         value = -value;
     }
     if (isinf(value)) {
-        memcpy(text + used, "inf", 3);
-        return used + 3;
+        return used + put_word("inf", text + used);
     }
     if (value < 1e16 && value == (double)(uint64_t)value) {
         return used + tp_decimal_write_integer((uint64_t)value, text + used);

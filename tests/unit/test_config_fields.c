@@ -284,7 +284,8 @@ static void test_warnings(void **state)
     (void)state;
     assert_string_equal(
         read_warnings("{\"print_struct\": false, \"module_ranks\": [], \"ur_distribution\": false,"
-                      "\"cc_distribution\": {}, \"mg_direction\": false, \"start_step\": 0,"
+                      "\"cc_distribution\": {}, \"mg_direction\": false, \"mg_distribution\": "
+                      "false, \"start_step\": 0,"
                       "\"step_interval\": 1, \"collect_times\": 100000000, \"dynamic_on\": false,"
                       "\"append_output\": [], \"squash_name\": false, \"stack_info\": false,"
                       "\"monitor_mbs_grad\": false, \"l2_targets\": {},"
