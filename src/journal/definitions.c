@@ -140,9 +140,10 @@ static tp_status table_take(tp_definition_table *table, uint64_t segment, uint32
     }
     if (place == NULL) {
         size_t before = table->latest.size;
-        tp_buf_put(&table->latest, &made, sizeof made);
+        tp_buf_put(&table->latest, &made, sizeof(tp_definition *));
         if (table->latest.failed ||
-            tp_map_set(&table->places, &id, sizeof id, (uint32_t)(before / sizeof made)) != TP_OK) {
+            tp_map_set(&table->places, &id, sizeof id,
+                       (uint32_t)(before / sizeof(tp_definition *))) != TP_OK) {
             table->latest.size = before;
             table->latest.failed = false;
             tp_free(made);
@@ -168,7 +169,7 @@ static const tp_definition *table_get(const tp_definition_table *table, uint64_t
 static void table_free(tp_definition_table *table)
 {
     tp_definition **latest = (tp_definition **)(void *)table->latest.data;
-    for (size_t i = 0; i < table->latest.size / sizeof *latest; i++) {
+    for (size_t i = 0; i < table->latest.size / sizeof(tp_definition *); i++) {
         tp_definition *definition = latest[i];
         while (definition != NULL) {
             tp_definition *older = definition->older;

@@ -101,6 +101,7 @@ static tp_status look_here(tp_reader *reader, tp_look *look, tp_error *error)
 {
     uint64_t offset = reader->at.offset;
     struct stat info;
+    *look = (tp_look){0};
     if (offset == 0) {
         return look_at_header(reader, look, error);
     }

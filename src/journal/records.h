@@ -1,6 +1,6 @@
 /* Records as they lie in the payload of a frame: byte p of every record, for p = 0 … 191. Bytes
- * that mean the same stand together, which zstd packs a sixth smaller than whole words, and twice as
- * fast. */
+ * that mean the same stand together, which zstd packs a sixth smaller than whole words, and twice
+ * as fast. */
 #ifndef TP_JOURNAL_RECORDS_H
 #define TP_JOURNAL_RECORDS_H
 

@@ -251,6 +251,48 @@ static void follows_while_it_grows(void **state)
     fixture_free(f);
 }
 
+#define TINY_STEPS 4000
+
+static void *write_tiny_steps(void *argument)
+{
+    fixture *f = argument;
+    for (uint64_t step = 0; step < TINY_STEPS; step++) {
+        const tp_batch batch = {.step = step, .flags = TP_BATCH_GAP, .count = 1};
+        if (tp_journal_append_batch(f->journal, &batch, NULL) != TP_OK) {
+            break;
+        }
+    }
+    tp_journal_close(&f->journal, NULL);
+    return NULL;
+}
+
+/* Segments of two or three steps each: the reader, which is faster, is always at the end of one when
+ * the writer goes on. */
+static void follows_from_segment_to_segment(void **state)
+{
+    (void)state;
+    fixture *f = fixture_new(650, 400);
+    pthread_t thread;
+    tp_error error;
+    tp_item item = {0};
+    uint64_t step = 0;
+    tp_reader *reader = fixture_reader(f);
+    assert_int_equal(pthread_create(&thread, NULL, write_tiny_steps, f), 0);
+    while (item.type != TP_ITEM_CLOSE) {
+        tp_status status = tp_reader_next(reader, &item, &error);
+        if (status == TP_OK && item.type == TP_ITEM_BATCH) {
+            assert_int_equal(item.batch.step, step++);
+        } else {
+            assert_in_range(status, TP_OK, TP_END);
+        }
+    }
+    assert_int_equal(step, TINY_STEPS);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_in_range(item.position.segment, TINY_STEPS / 4, TINY_STEPS);
+    tp_reader_close(&reader);
+    fixture_free(f);
+}
+
 /* Every write fails once, half done: a repeated append is all it takes, in old and new segments. */
 static void failed_writes_leave_no_trace(void **state)
 {
@@ -406,6 +448,7 @@ int main(void)
         cmocka_unit_test(ids_belong_to_their_segment),
         cmocka_unit_test(seeks_to_every_item),
         cmocka_unit_test(follows_while_it_grows),
+        cmocka_unit_test(follows_from_segment_to_segment),
         cmocka_unit_test(failed_writes_leave_no_trace),
         cmocka_unit_test(goes_on_when_a_segment_cannot_be_cut_back),
         cmocka_unit_test(failed_requests_for_memory_leave_no_trace),
