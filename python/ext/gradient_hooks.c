@@ -96,7 +96,7 @@ static bool record_targets(const output_grad *grad, PyObject *tensor)
     return ok;
 }
 
-/* prehook(grad_outputs) */
+/* prehook(grad_outputs) of a node, or hook(grad) of a leaf */
 static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     output_grad *grad = (output_grad *)self;
@@ -105,7 +105,8 @@ static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssiz
         Py_RETURN_NONE;
     }
     const uint64_t begin = tp_clock_monotonic();
-    PyObject *tensor = PyTuple_GetItem(args[0], (Py_ssize_t)grad->output_nr);
+    PyObject *tensor =
+        PyTuple_Check(args[0]) ? PyTuple_GetItem(args[0], (Py_ssize_t)grad->output_nr) : args[0];
     PyObject *result = tensor != NULL && record_targets(grad, tensor)
                            ? Py_NewRef(Py_None)
                            : monitor_trouble(monitor, grad->targets[0].hook->name);
@@ -122,18 +123,22 @@ static memo_entry *remembered(monitor_object *monitor, PyObject *tensor)
     return version < 0 ? NULL : memo_find(&monitor->memo, tensor, version);
 }
 
+/* A hook on the tensor's node costs half of one on the tensor, and dies with the graph. A leaf has
+ * only hooks of its own, which have to be taken back at the end of the step. */
 static bool attach_to_tensor(monitor_object *monitor, PyObject *tensor, output_grad *grad)
 {
     core_state *state = monitor->state;
-    bool leaf = false;
-    PyObject *node = gradient_node(state, tensor, &grad->output_nr, &leaf);
-    PyObject *handle = node == NULL ? NULL
-                                    : attach(node, state->name_register_prehook, &output_grad_def,
-                                             (PyObject *)grad);
-    /* A leaf's node can outlive the graph: its hook has to be taken back at the end of the step. */
+    PyObject *node = made_by(state, tensor, &grad->output_nr);
+    if (node == NULL) {
+        return false;
+    }
+    const bool leaf = node == Py_None;
+    PyObject *handle =
+        leaf ? attach(tensor, state->name_register_hook, &output_grad_def, (PyObject *)grad)
+             : attach(node, state->name_register_prehook, &output_grad_def, (PyObject *)grad);
     const bool ok = handle != NULL && (!leaf || PyList_Append(monitor->leaf_handles, handle) == 0);
     Py_XDECREF(handle);
-    Py_XDECREF(node);
+    Py_DECREF(node);
     return ok;
 }
 

@@ -35,24 +35,32 @@ static PyObject *accumulating_node(core_state *state, PyObject *tensor)
     return node;
 }
 
-PyObject *gradient_node(core_state *state, PyObject *tensor, uint32_t *output_nr, bool *leaf)
+PyObject *made_by(core_state *state, PyObject *tensor, uint32_t *output_nr)
 {
     *output_nr = 0;
-    *leaf = false;
     PyObject *node = PyObject_GetAttr(tensor, state->name_grad_fn);
-    if (node == Py_None) {
-        Py_DECREF(node);
-        *leaf = true;
-        return accumulating_node(state, tensor);
+    if (node == NULL || node == Py_None) {
+        return node;
     }
-    PyObject *number = node == NULL ? NULL : PyObject_GetAttr(tensor, state->name_output_nr);
+    PyObject *number = PyObject_GetAttr(tensor, state->name_output_nr);
     if (number == NULL) {
-        Py_XDECREF(node);
+        Py_DECREF(node);
         return NULL;
     }
     *output_nr = (uint32_t)PyLong_AsUnsignedLong(number);
     Py_DECREF(number);
     return node;
+}
+
+/* The node at which the tensor's gradient arrives, a new reference. */
+static PyObject *gradient_node(core_state *state, PyObject *tensor, uint32_t *output_nr)
+{
+    PyObject *node = made_by(state, tensor, output_nr);
+    if (node != Py_None) {
+        return node;
+    }
+    Py_DECREF(node);
+    return accumulating_node(state, tensor);
 }
 
 bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *inputs)
@@ -75,8 +83,7 @@ bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *i
             continue;
         }
         uint32_t output_nr = 0;
-        bool leaf = false;
-        PyObject *node = gradient_node(state, tensor, &output_nr, &leaf);
+        PyObject *node = gradient_node(state, tensor, &output_nr);
         if (node == NULL) {
             return false;
         }
@@ -210,8 +217,7 @@ static bool begin_walk(core_state *state, walk *way, const tensor_list *outputs,
             continue;
         }
         uint32_t output_nr = 0;
-        bool leaf = false;
-        PyObject *node = gradient_node(state, outputs->items[i].tensor, &output_nr, &leaf);
+        PyObject *node = gradient_node(state, outputs->items[i].tensor, &output_nr);
         if (node == NULL) {
             return false;
         }
@@ -223,7 +229,7 @@ static bool begin_walk(core_state *state, walk *way, const tensor_list *outputs,
                 is_edge = true;
             }
         }
-        int inside = is_edge || leaf ? 0 : made_inside(state, way, node);
+        int inside = is_edge ? 0 : made_inside(state, way, node);
         if (inside > 0 && !reach(way, node)) {
             inside = -1;
         }

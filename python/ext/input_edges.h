@@ -10,9 +10,8 @@
 bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *inputs);
 bool input_edges_follow(module_hook *hook, const frame *running, const tensor_list *outputs);
 
-/* The node at which the gradient of a tensor that requires one arrives (a new reference) and the
- * position there. For a leaf it is the node that accumulates into .grad, and *leaf is true. */
-PyObject *gradient_node(core_state *state, PyObject *tensor, uint32_t *output_nr, bool *leaf);
+/* The node that made the tensor (a new reference) and which of its outputs it is. None: a leaf. */
+PyObject *made_by(core_state *state, PyObject *tensor, uint32_t *output_nr);
 
 /* 1, 0, or -1 with an error set. */
 int requires_grad(core_state *state, PyObject *tensor);

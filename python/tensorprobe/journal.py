@@ -131,7 +131,7 @@ class Journal:
             last = item["type"]
         return last == "close"
 
-    def keys(self) -> list[dict[str, Any]]:
+    def defined(self) -> list[dict[str, Any]]:
         """The series that were recorded: name, row, quantity, role, vpp_stage, slot."""
         reader = _core.JournalReader(self.directory)
         while True:
