@@ -85,10 +85,10 @@ class GPT(nn.Module):
         self.head = nn.Linear(width, vocabulary, bias=False)
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                # Unit variance in, unit variance out; what is added to the residual stream is
-                # scaled down by the number of additions.
+                # Unit variance in, unit variance out; what is added to the residual stream a
+                # little less, so that early and late layers learn at a similar pace.
                 residual = name.endswith(("attn.out", "mlp.down"))
-                scale = (2 * layers) ** -0.5 if residual else 1.0
+                scale = (2 * layers) ** -0.25 if residual else 1.0
                 nn.init.normal_(module.weight, std=scale * module.in_features**-0.5)
                 if module.bias is not None:
                     nn.init.normal_(module.bias, std=0.02)
@@ -104,17 +104,19 @@ class GPT(nn.Module):
         return logits
 
 
-def standard_library_text(max_bytes: int = 4_000_000) -> tuple[Tensor, Path]:
+def standard_library_text(max_characters: int = 4_000_000) -> tuple[Tensor, Path]:
     """Read the source of Python's standard library as symbol numbers; say where it was found."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     text = ""
     for path in sorted(folder.glob("*.py")):
         text += path.read_text(encoding="utf-8", errors="replace").expandtabs(4)
-        if len(text) > max_bytes:
+        if len(text) > max_characters:
             break
-    number = {ord(symbol): i for i, symbol in enumerate(SYMBOLS)}
-    unknown = number[ord("?")]
-    return torch.tensor([number.get(ord(c), unknown) for c in text[:max_bytes]]), folder
+    table = torch.full((128,), SYMBOLS.index("?"))
+    for number, symbol in enumerate(SYMBOLS):
+        table[ord(symbol)] = number
+    codes = bytearray(text[:max_characters].encode("ascii", "replace"))
+    return table[torch.frombuffer(codes, dtype=torch.uint8).long()], folder
 
 
 def sample(text: Tensor, batch: int, length: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,16 @@ from model import GPT, SYMBOLS, sample, standard_library_text
 from plot import plot
 
 WARM_UP = 24  # healthy steps before a fault: the monitor's baseline of a norm needs 20
+WORDS = {
+    "actv": "activation",
+    "actv_grad": "gradient of an activation",
+    "grad_unreduced": "gradient before reduction",
+    "grad_reduced": "gradient of a weight",
+    "param_origin": "weight before the step",
+    "param_updated": "weight after the step",
+    "exp_avg": "first moment of the optimizer",
+    "exp_avg_sq": "second moment of the optimizer",
+}
 STEPS_AFTER = {"nan": 5, "spike": 20, "dead": 20, "none": 0}
 
 
@@ -145,10 +155,12 @@ def train(options: Options, text: torch.Tensor, screen: Screen) -> Result:
 def show_first(result: Result, first: tensorprobe.Alert, screen: Screen) -> None:
     """Show the alert that comes first in the order of execution, and how many follow."""
     found = f"{first.op} is {first.value:.4g}"
+    if first.op == "nans":
+        found = f"{first.value:.0f} values are NaN"
     if not math.isnan(first.baseline):
         found += f"; the mean of {first.samples} earlier steps was {first.baseline:.4g}"
     screen.field("step", str(first.step))
-    screen.field("tensor", screen.paint(first.row, "red") + f"  ({first.quantity})")
+    screen.field("tensor", screen.paint(first.row, "red") + f"  ({WORDS[first.quantity]})")
     screen.field("found", f"{found}  ({first.rule})")
     behind = sum(alert.step == first.step for alert in result.alerts) - 1
     screen.field("after it", f"{behind} more alerts in the same step: the victims")
