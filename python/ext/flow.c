@@ -83,31 +83,39 @@ void monitor_add_time(monitor_object *monitor, uint64_t begin)
 
 /* ---- Frames ---- */
 
-frame *monitor_push_frame(monitor_object *monitor, struct module_hook *hook)
+frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
 {
-    if (monitor->frame_count == monitor->frame_capacity) {
-        const uint32_t capacity = monitor->frame_capacity == 0 ? 32 : monitor->frame_capacity * 2;
-        frame **frames = tp_realloc(monitor->frames, capacity * sizeof(*frames));
-        if (frames == NULL) {
-            return NULL;
-        }
-        monitor->frames = frames;
-        monitor->frame_capacity = capacity;
-    }
     frame *new = monitor->spare_frame;
     monitor->spare_frame = NULL;
     if (new == NULL) {
         new = tp_alloc(sizeof(*new));
     }
     if (new == NULL) {
+        PyErr_NoMemory();
         return NULL;
     }
     memset(new, 0, sizeof(*new));
     new->edges = new->inline_edges;
     new->edge_capacity = FRAME_INLINE_EDGES;
     new->hook = (struct module_hook *)(void *)Py_NewRef((PyObject *)(void *)hook);
-    monitor->frames[monitor->frame_count++] = new;
     return new;
+}
+
+bool monitor_push_frame(monitor_object *monitor, frame *new)
+{
+    if (monitor->frame_count == monitor->frame_capacity) {
+        const uint32_t capacity = monitor->frame_capacity == 0 ? 32 : monitor->frame_capacity * 2;
+        frame **frames = tp_realloc(monitor->frames, capacity * sizeof(*frames));
+        if (frames == NULL) {
+            monitor_free_frame(monitor, new);
+            PyErr_NoMemory();
+            return false;
+        }
+        monitor->frames = frames;
+        monitor->frame_capacity = capacity;
+    }
+    monitor->frames[monitor->frame_count++] = new;
+    return true;
 }
 
 frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook)

@@ -135,7 +135,7 @@ static int32_t slot_of(const tensor_list *tensors, uint32_t number)
     return tensors->count == 1 ? -1 : (int32_t)number;
 }
 
-/* Records the tensors of one side. *entries, when wanted, get the memo's entry of each.  */
+/* Records the tensors of one side. */
 static bool record_side(module_hook *hook, const frame *running, const tensor_list *tensors,
                         uint32_t role)
 {
@@ -168,35 +168,10 @@ static void begin_root_forward(monitor_object *monitor, bool training)
     }
 }
 
-static bool enter(module_hook *hook, PyObject *const *args)
+/* Records the inputs and notes their gradient edges. */
+static bool take_inputs(module_hook *hook, frame *running, PyObject *const *args)
 {
     monitor_object *monitor = hook->monitor;
-    const int training = is_training_forward(monitor->state, args[0]);
-    if (training < 0) {
-        return false;
-    }
-    if (hook->root) {
-        begin_root_forward(monitor, training);
-    }
-    if (!hook->recorded) {
-        return true;
-    }
-    frame *running = monitor_push_frame(monitor, hook);
-    if (running == NULL) {
-        PyErr_NoMemory();
-        return false;
-    }
-    if (!training) {
-        return true;
-    }
-    if (hook->seen_forward != monitor->forward) {
-        hook->seen_forward = monitor->forward;
-        hook->calls = 0;
-    }
-    running->recorded = true;
-    running->call = hook->calls++;
-    running->micro_step = monitor_micro_step(monitor);
-
     tensor_list inputs;
     tensor_list_init(&inputs);
     bool ok = tensor_list_add(monitor->state, &inputs, args[1]) &&
@@ -207,11 +182,40 @@ static bool enter(module_hook *hook, PyObject *const *args)
     if (ok && !monitor->config->backward_only) {
         ok = record_side(hook, running, &inputs, TP_ROLE_INPUT);
     }
-    if (ok && !monitor->config->forward_only) {
+    if (ok && !monitor->config->forward_only && monitor_is_active(monitor)) {
         ok = input_edges_capture(hook, running, &inputs);
     }
     tensor_list_free(&inputs);
     return ok;
+}
+
+static bool enter(module_hook *hook, PyObject *const *args)
+{
+    monitor_object *monitor = hook->monitor;
+    const int training = is_training_forward(monitor->state, args[0]);
+    if (hook->root) {
+        begin_root_forward(monitor, training > 0);
+    }
+    if (!hook->recorded) {
+        return training >= 0;
+    }
+    frame *running = monitor_new_frame(monitor, hook);
+    if (running == NULL) {
+        return false;
+    }
+    bool ok = training >= 0;
+    if (training > 0) {
+        if (hook->seen_forward != monitor->forward) {
+            hook->seen_forward = monitor->forward;
+            hook->calls = 0;
+        }
+        running->call = hook->calls++;
+        running->micro_step = monitor_micro_step(monitor);
+        ok = take_inputs(hook, running, args);
+        running->recorded = ok;
+    }
+    /* Pushed whatever happened: the forward hook takes the newest frame of its module. */
+    return monitor_push_frame(monitor, running) && ok;
 }
 
 static bool leave(module_hook *hook, const frame *running, PyObject *output)
@@ -226,11 +230,12 @@ static bool leave(module_hook *hook, const frame *running, PyObject *output)
     if (ok && !monitor->config->backward_only) {
         ok = record_side(hook, running, &outputs, TP_ROLE_OUTPUT);
     }
-    for (uint32_t i = 0; ok && !monitor->config->forward_only && i < outputs.count; i++) {
+    const bool gradients = ok && monitor_is_active(monitor) && !monitor->config->forward_only;
+    for (uint32_t i = 0; ok && gradients && i < outputs.count; i++) {
         ok = gradient_hook_tensor(hook, outputs.items[i].tensor, TP_ROLE_OUTPUT,
                                   slot_of(&outputs, i), running);
     }
-    if (ok && running->edge_count > 0) {
+    if (ok && gradients && running->edge_count > 0) {
         ok = input_edges_follow(hook, running, &outputs);
     }
     tensor_list_free(&outputs);

@@ -106,9 +106,11 @@ bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *g
 /* Adds the time since begin to the monitor's own time. */
 void monitor_add_time(monitor_object *monitor, uint64_t begin);
 
-/* Frames. push returns NULL when memory ran out. pop takes the newest frame of that hook out, NULL
- * when it has none; free it with monitor_free_frame. */
-frame *monitor_push_frame(monitor_object *monitor, struct module_hook *hook);
+/* Frames. One is made and filled first, then pushed: while it is filled the GIL may be released, and
+ * what is pushed may be forgotten by another thread. new returns NULL, push false with an error set
+ * (the frame is freed then). pop takes the newest frame of that hook out, NULL when it has none. */
+frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook);
+bool monitor_push_frame(monitor_object *monitor, frame *new);
 frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook);
 void monitor_free_frame(monitor_object *monitor, frame *old);
 bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t slot);

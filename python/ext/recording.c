@@ -58,6 +58,9 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
     out->dtype = view->data.dtype;
     out->ndim = view->data.ndim;
     out->shape = view->data.shape;
+    if (!monitor_is_active(monitor)) {
+        return READ_NOTHING; /* another thread closed the monitor while the last tensor was read */
+    }
     if (view->why != NULL) {
         return monitor_unreadable(monitor, view, name) ? READ_NOTHING : READ_FAILED;
     }

@@ -94,7 +94,7 @@ class Session:
         return self.counters()["steps"]
 
     def counters(self) -> dict[str, int]:
-        """What the monitor knows about itself; after ``close()`` as it was at the end."""
+        """What the monitor knows about itself; after ``close()`` as it was when that began."""
         if not self._closed and self._pid == os.getpid():
             self._last_counters = self._monitor.counters()
         return dict(self._last_counters)

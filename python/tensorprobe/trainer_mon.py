@@ -79,7 +79,7 @@ class TrainerMon:
         return self._attached().step_number
 
     def counters(self) -> dict[str, int]:
-        """What the monitor knows about itself; after ``close()`` as it was at the end."""
+        """What the monitor knows about itself; after ``close()`` as it was when that began."""
         return self._attached().counters()
 
     def alerts(self) -> list[Alert]:

@@ -296,6 +296,30 @@ def test_reading_needs_no_torch(tmp_path: Path) -> None:
     assert json.loads(run_python(code, session.directory)) == [steps, values]
 
 
+def test_a_torch_without_the_exchange_table(tmp_path: Path) -> None:
+    """PyTorch before 2.10 hands tensors out in capsules."""
+    code = """
+import sys, torch
+del torch.Tensor.__dlpack_c_exchange_api__
+import tensorprobe
+x = torch.arange(12.0).reshape(3, 4)[:, 1:].requires_grad_()
+print(tensorprobe.compute_stats(x)["sum"])
+print(tensorprobe.compute_stats(x.bfloat16())["sum"])
+try:
+    print(tensorprobe.compute_stats(torch.tensor([1])))
+except TypeError:
+    print("TypeError")
+model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with tensorprobe.watch(model, optimizer, output_dir=sys.argv[1], format="api") as session:
+    model(x).sum().backward()
+    optimizer.step()
+print(tensorprobe.Journal(session.directory).series("", "actv_grad", "input")[1][0] == float(
+    torch.linalg.vector_norm(x.grad.double())))
+"""
+    assert run_python(code, str(tmp_path)).split() == ["54.0", "54.0", "TypeError", "True"]
+
+
 def test_what_is_open_at_exit_is_closed(tmp_path: Path) -> None:
     code = """
 import sys, torch, tensorprobe
