@@ -166,7 +166,7 @@ class Recorder:
                     def on_gradient(gradient: Tensor, title: str = title) -> None:
                         self.add("actv_grad", title, gradient, call, micro)
 
-                    tensor.register_hook(on_gradient)
+                    tensor.register_hook(on_gradient)  # type: ignore[no-untyped-call]
 
         return [
             module.register_forward_pre_hook(before, with_kwargs=True),

@@ -32,7 +32,7 @@ def text() -> torch.Tensor:
 
 def run_demo(fault: str, seed: int, folder: Path) -> Result:
     print(f"seed {seed}")
-    options = Options(fault=fault, seed=seed, output=str(folder), **SMALL)  # type: ignore[arg-type]
+    options = Options(fault=fault, seed=seed, output=str(folder), **SMALL)
     return train(options, text(), Screen(quiet=True))
 
 

@@ -131,7 +131,11 @@ def test_csv(setting: models.Setting) -> None:
     assert_same_keys(set(found), set(run.expected))
     for key, row in run.expected.items():
         record = found[key]
-        assert wrong_columns(row, lambda op, r=record: float(r[op])) == [], key
+
+        def value_of(op: str, record: dict[str, Any] = record) -> float:
+            return float(record[op])
+
+        assert wrong_columns(row, value_of) == [], key
         assert record["dtype"] == row.dtype, key
         assert record["shape"] == str(list(row.shape)), key
 
@@ -271,6 +275,25 @@ def test_brute_force_knows_its_trade() -> None:
     assert stats["sum_sq"] == pytest.approx(25.0)
     assert statistics(torch.tensor([3.0, 4.0]))["norm"] == 5.0
     assert statistics(torch.tensor([1.0, 3.0]))["m2"] == 2.0
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op not in ("shape", "dtype")])
+@pytest.mark.parametrize("kind", ["actv", "actv_grad"])
+def test_the_comparison_can_fail(kind: str, op: str) -> None:
+    """A value that is off by a little more than it may be is found."""
+    run = watched_run(models.Setting("gpt", "adamw"))
+    row = run.expected[kind, "blocks.0.mlp.up.input", 0, 0]
+    assert (row.twin is None) == (kind == "actv")
+    assert wrong_columns(row, lambda op: shown(row, op)) == []
+    slack = {"actv": 2e-12, "actv_grad": 2e-6}[kind] * row.stats["norm"]
+    moved = {"zeros": 2 / row.stats["count"], "nans": 1}.get(op, slack)
+
+    def value_of(name: str) -> float:
+        right = shown(row, name)
+        return (0.0 if math.isnan(right) else right + moved) if name == op else right
+
+    wrong = wrong_columns(row, value_of)
+    assert [text.split(":")[0] for text in wrong] == [op]
 
 
 def test_what_the_models_cover() -> None:
