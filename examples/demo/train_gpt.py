@@ -36,7 +36,7 @@ WORDS = {
     "exp_avg": "first moment of the optimizer",
     "exp_avg_sq": "second moment of the optimizer",
 }
-STEPS_AFTER = {"nan": 5, "spike": 20, "dead": 20, "none": 0}
+STEPS_AFTER = {"nan": 5, "spike": 8, "dead": 8, "none": 0}
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def show(options: Options, result: Result, screen: Screen) -> bool:
     if first:
         show_first(result, first, screen)
     else:
-        screen.say("  No alert.")
+        screen.say(f"  Nothing: no alert in {result.counters['steps']} steps.")
     if result.fault:
         screen.field("the fault", str(result.fault))
     else:
