@@ -7,7 +7,7 @@
 
 #define TP_DECIMAL_MAX 32
 
-/* All write at most TP_DECIMAL_MAX bytes without a terminator and return how many. */
+/* All write less than TP_DECIMAL_MAX bytes and return how many; a terminator may follow them. */
 
 size_t tp_decimal_write_integer(uint64_t value, char text[TP_DECIMAL_MAX]);
 
