@@ -1,4 +1,5 @@
-/* CSV files as msprobe 8.1.0 names and lays them out: <kind>_<first>-<last>.csv, one row a record. */
+/* CSV files as msprobe 8.1.0 names and lays them out: <kind>_<first>-<last>.csv, one row a
+ * record. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

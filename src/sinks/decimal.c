@@ -1,8 +1,26 @@
 #include "sinks/decimal.h"
 
+#include <locale.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+/* The point of a decimal is a comma where the program has set such a locale; never in our files. */
+static locale_t plain;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_plain(void)
+{
+    plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+}
+
+/* For the calling thread; the locale to go back to. */
+static locale_t use_plain(void)
+{
+    pthread_once(&once, make_plain);
+    return uselocale(plain);
+}
 
 size_t tp_decimal_write_integer(uint64_t value, char text[TP_DECIMAL_MAX])
 {
@@ -26,7 +44,10 @@ size_t tp_decimal_write(double value, char text[TP_DECIMAL_MAX])
     if (value >= 0 && value < 0x1p53 && value == (double)(uint64_t)value) {
         return tp_decimal_write_integer((uint64_t)value, text); /* counts are the most frequent */
     }
-    return (size_t)snprintf(text, TP_DECIMAL_MAX, "%.17g", value);
+    locale_t before = use_plain();
+    int length = snprintf(text, TP_DECIMAL_MAX, "%.17g", value);
+    uselocale(before);
+    return (size_t)length;
 }
 
 double tp_decimal_round(double value, uint32_t digits)
@@ -35,6 +56,9 @@ double tp_decimal_round(double value, uint32_t digits)
     if (!(fabs(value) < 0x1p53)) { /* no decimals to round, or no number */
         return value;
     }
+    locale_t before = use_plain();
     snprintf(text, sizeof text, "%.*f", (int)digits, value);
-    return strtod(text, NULL);
+    double rounded = strtod(text, NULL);
+    uselocale(before);
+    return rounded;
 }

@@ -11,7 +11,8 @@
 
 size_t tp_decimal_write_integer(uint64_t value, char text[TP_DECIMAL_MAX]);
 
-/* Reads back to the same double; "nan", "inf" and "-inf" for what is no number, 0 for both zeros. */
+/* Reads back to the same double; "nan", "inf" and "-inf" for what is no number, 0 for both
+ * zeros. */
 size_t tp_decimal_write(double value, char text[TP_DECIMAL_MAX]);
 
 /* The double nearest to value rounded to that many decimals (1 … 20), as Python's round. */

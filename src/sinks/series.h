@@ -1,5 +1,5 @@
-/* What both file sinks need to know of a record: its value in a column, and bytes that are built once
- * for a series and used again at every step. */
+/* What both file sinks need to know of a record: its value in a column, and bytes that are built
+ * once for a series and used again at every step. */
 #ifndef TP_SINKS_SERIES_H
 #define TP_SINKS_SERIES_H
 

@@ -1,5 +1,6 @@
-/* What a sink is: it writes batches to a place of its own, and can say in a few bytes how far it has
- * come. A sink never sees the journal; the follower (monitor/follower.h) feeds it in step order. */
+/* What a sink is: it writes batches to a place of its own, and can say in a few bytes how far it
+ * has come. A sink never sees the journal; the follower (monitor/follower.h) feeds it in step
+ * order. */
 #ifndef TP_SINKS_SINK_H
 #define TP_SINKS_SINK_H
 
@@ -26,15 +27,15 @@ typedef struct tp_sink_options {
     uint64_t steps_per_file; /* CSV: step_count_per_record */
 } tp_sink_options;
 
-/* Every function runs on the writer thread (or in `tensorprobe recover`). Errors: TP_ERR_NOSPACE and
- * TP_ERR_IO mean that the same batch may be offered again later, to a sink opened anew from its last
- * cursor; anything else ends the sink for this run. */
+/* Every function runs on the writer thread (or in `tensorprobe recover`). Errors: TP_ERR_NOSPACE
+ * and TP_ERR_IO mean that the same batch may be offered again later, to a sink opened anew from its
+ * last cursor; anything else ends the sink for this run. */
 typedef struct tp_sink {
     const char *name;    /* of the configuration's `format`, and of the cursor file */
     size_t private_size; /* the caller allocates this much, zeroed */
 
-    /* cursor: the bytes that the last durable `cursor` call gave, or empty: begin anew. What lies in
-     * the sink's files behind the cursor is cut off. close is called even when this fails. */
+    /* cursor: the bytes that the last durable `cursor` call gave, or empty: begin anew. What lies
+     * in the sink's files behind the cursor is cut off. close is called even when this fails. */
     tp_status (*open)(void *private, const tp_sink_options *options, const uint8_t *cursor,
                       size_t cursor_size, tp_error *error);
 

@@ -1,6 +1,7 @@
-/* TensorBoard event files: TFRecord frames, one Event a step with all its values. A value is a float
- * tensor of rank 0 under the scalars plugin, which has the exact double beside it in double_val:
- * TensorBoard's fast loader shows no tensors of type double, and simple_value has no such place. */
+/* TensorBoard event files: TFRecord frames, one Event a step with all its values. A value is a
+ * float tensor of rank 0 under the scalars plugin, which has the exact double beside it in
+ * double_val: TensorBoard's fast loader shows no tensors of type double, and simple_value has no
+ * such place. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -22,8 +23,8 @@
 #define DATA_CLASS_SCALAR 1
 #define FRAME_HEADER 12 /* length, and its checksum */
 
-/* A packed value that is not announced ends in float_val (4 bytes), two bytes of double_val's tag and
- * length, and double_val (8 bytes). */
+/* A packed value that is not announced ends in float_val (4 bytes), two bytes of double_val's tag
+ * and length, and double_val (8 bytes). */
 #define FLOAT_FROM_END 14
 #define DOUBLE_FROM_END 8
 
