@@ -201,6 +201,23 @@ def test_input_gradient_is_what_flows_through_the_module(
     assert equal(norm_of(rows(session), "inner.input", "actv_grad"), expected)
 
 
+def test_a_way_around_the_module_does_not_count(tmp_path: Path) -> None:
+    """What the module takes from outside, other than its inputs, was made before it."""
+    outside: list[Tensor] = []
+
+    def outer(m: Any, x: Tensor) -> Tensor:
+        y = m.fc(x)
+        outside[:] = [y * 7]
+        total: Tensor = m.inner(y).sum()
+        return total
+
+    model = Call(outer, fc=linear(), inner=Call(lambda _, y: y * 2 + outside[0]))
+    session = start(model, tmp_path)
+    model(draw(3, 4)).backward()
+    session.step()
+    assert equal(norm_of(rows(session), "inner.input", "actv_grad"), torch.full((3, 4), 2.0))
+
+
 def test_total_gradient_of_the_input_when_asked_for(tmp_path: Path) -> None:
     def outer(m: Any, x: Tensor) -> Tensor:
         y = x * 1
@@ -278,9 +295,16 @@ def test_create_graph_makes_no_graph_of_ours(tmp_path: Path) -> None:
         (second,) = torch.autograd.grad(grad.pow(2).sum(), weight)
         return second
 
-    plain = second_gradient()
+    def nodes_made() -> tuple[Tensor, int]:
+        before = torch._C._autograd._get_sequence_nr()
+        second = second_gradient()
+        return second, torch._C._autograd._get_sequence_nr() - before
+
+    plain, made = nodes_made()
     session = start(model, tmp_path)
-    assert torch.equal(second_gradient(), plain)
+    watched, made_watched = nodes_made()
+    assert torch.equal(watched, plain)
+    assert made_watched == made
     session.step()
     assert named(rows(session), "two.input", "actv_grad")
 
@@ -617,13 +641,22 @@ def test_an_exception_in_a_forward_leaves_nothing(tmp_path: Path, no_gc: None) -
             raise ValueError("planted")
         return y * 2
 
-    model = Call(lambda m, x: m.inner(m.fc(x)).sum(), fc=linear(), inner=Call(inner))
+    saved: list[weakref.ref[Tensor]] = []
+
+    def outer(m: Any, x: Tensor) -> Tensor:
+        y = m.fc(x)
+        saved.append(weakref.ref(y))  # the graph of sin holds it
+        total: Tensor = m.inner(y.sin()).sum()
+        return total
+
+    model = Call(outer, fc=linear(), inner=Call(inner))
     session = start(model, tmp_path)
     for _ in range(3):
         with pytest.raises(ValueError, match="planted"):
             model(draw(3, 4))
     fail = False
     model(draw(3, 4)).backward()
+    assert [ref() for ref in saved] == [None] * 4
     session.step()
     records = rows(session)
     assert [r["micro_step"] for r in named(records, "fc.output")] == [0, 1, 2, 3]
