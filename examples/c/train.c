@@ -1,8 +1,9 @@
 /* Trains a small network in C and watches it with TensorProbe; no Python, no framework.
  *
  * The network learns to spell this very file: from eight bytes of text it predicts the next one.
- * embedding (16 numbers a byte) -> hidden (tanh) -> output (one score a byte), with its backward pass
- * and Adam written out below. What concerns TensorProbe is in the functions that begin with watch_.
+ * embedding (16 numbers a byte) -> hidden (tanh) -> output (one score a byte), with its backward
+ * pass and Adam written out below. What concerns TensorProbe is in the functions that begin with
+ * watch_.
  *
  *     cc -std=c11 -O2 -o train train.c $(pkg-config --cflags --libs tensorprobe) -lm
  *     ./train

@@ -1,5 +1,5 @@
-/* The binary layout of DLPack 1.x as far as it is needed here (https://dmlc.github.io/dlpack), in our
- * own words: nothing of a framework is included or linked. */
+/* The binary layout of DLPack 1.x as far as it is needed here (https://dmlc.github.io/dlpack), in
+ * our own words: nothing of a framework is included or linked. */
 #ifndef TP_EXT_DLPACK_H
 #define TP_EXT_DLPACK_H
 
@@ -50,8 +50,8 @@ typedef struct dl_exchange_api {
     void *managed_tensor_allocator;
     void *managed_tensor_from_py_object_no_sync;
     void *managed_tensor_to_py_object_no_sync;
-    /* Fills a view that borrows everything from the object. 0, or -1 with a Python error set. May be
-     * absent (NULL). */
+    /* Fills a view that borrows everything from the object. 0, or -1 with a Python error set. May
+     * be absent (NULL). */
     int (*dltensor_from_py_object_no_sync)(void *object, dl_tensor *out);
     void *current_work_stream;
 } dl_exchange_api;

@@ -1,4 +1,5 @@
-/* What the hooks share: trouble, running forwards, and the ends of forwards, backwards and steps. */
+/* What the hooks share: trouble, running forwards, and the ends of forwards, backwards and
+ * steps. */
 #include "monitor_object.h"
 
 #include <string.h>

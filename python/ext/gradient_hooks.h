@@ -12,9 +12,9 @@ bool gradient_hook_tensor(module_hook *hook, PyObject *tensor, uint32_t role, in
 /* The gradient of one input, made of the parts that consuming nodes send. */
 typedef struct input_grad input_grad;
 
-/* Hooks one consuming node: positions are those of its inputs that are this edge. leader: the object
- * made for the first consuming node of the same edge, or NULL when this is it. expected is the number
- * of consuming nodes. A new reference; NULL: an error is set. */
+/* Hooks one consuming node: positions are those of its inputs that are this edge. leader: the
+ * object made for the first consuming node of the same edge, or NULL when this is it. expected is
+ * the number of consuming nodes. A new reference; NULL: an error is set. */
 PyObject *input_grad_hook_node(module_hook *hook, PyObject *node, const uint32_t *positions,
                                uint32_t position_count, input_grad *leader, uint32_t expected,
                                int32_t slot, const frame *running);

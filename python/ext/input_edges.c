@@ -140,8 +140,8 @@ static bool reach(walk *way, PyObject *node)
     return PySet_Size(way->seen) == before || PyList_Append(way->nodes, node) == 0;
 }
 
-/* Was the node made by this forward? Numbers grow over time in a thread; accumulating nodes have the
- * largest possible one, and lead nowhere. 1, 0, or -1 with an error set. */
+/* Was the node made by this forward? Numbers grow over time in a thread; accumulating nodes have
+ * the largest possible one, and lead nowhere. 1, 0, or -1 with an error set. */
 static int made_inside(core_state *state, const walk *way, PyObject *node)
 {
     PyObject *number = PyObject_CallMethodObjArgs(node, state->name_sequence_nr, NULL);
@@ -189,8 +189,8 @@ static bool visit(core_state *state, walk *way, PyObject *node)
     return ok;
 }
 
-/* An input that goes out unchanged (its gradient can't be told from that of its other uses), or that
- * goes in twice (the parts can't be told apart): no row rather than a made-up value. */
+/* An input that goes out unchanged (its gradient can't be told from that of its other uses), or
+ * that goes in twice (the parts can't be told apart): no row rather than a made-up value. */
 static bool is_ambiguous(const frame *running, uint32_t edge, const bool *passed_on)
 {
     if (passed_on[edge]) {

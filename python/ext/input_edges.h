@@ -1,6 +1,6 @@
 /* The gradient of a module's inputs that flows through this module, without changing the graph: the
- * inputs' gradient edges are noted before the forward; after it, the nodes that the forward made are
- * walked from the outputs back to those that consume the edges, and these are hooked. */
+ * inputs' gradient edges are noted before the forward; after it, the nodes that the forward made
+ * are walked from the outputs back to those that consume the edges, and these are hooked. */
 #ifndef TP_EXT_INPUT_EDGES_H
 #define TP_EXT_INPUT_EDGES_H
 

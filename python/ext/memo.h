@@ -1,7 +1,7 @@
-/* Tensors that have been read in the forward (or backward) that is running, so that a module's output
- * is not read again as the next one's input. An entry counts as long as the very same Python object
- * lives (checked by a weak reference) and has the same version. Not for weights: fused optimizers and
- * `.data` change them without a new version. */
+/* Tensors that have been read in the forward (or backward) that is running, so that a module's
+ * output is not read again as the next one's input. An entry counts as long as the very same Python
+ * object lives (checked by a weak reference) and has the same version. Not for weights: fused
+ * optimizers and `.data` change them without a new version. */
 #ifndef TP_EXT_MEMO_H
 #define TP_EXT_MEMO_H
 

@@ -106,9 +106,10 @@ bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *g
 /* Adds the time since begin to the monitor's own time. */
 void monitor_add_time(monitor_object *monitor, uint64_t begin);
 
-/* Frames. One is made and filled first, then pushed: while it is filled the GIL may be released, and
- * what is pushed may be forgotten by another thread. new returns NULL, push false with an error set
- * (the frame is freed then). pop takes the newest frame of that hook out, NULL when it has none. */
+/* Frames. One is made and filled first, then pushed: while it is filled the GIL may be released,
+ * and what is pushed may be forgotten by another thread. new returns NULL, push false with an error
+ * set (the frame is freed then). pop takes the newest frame of that hook out, NULL when it has
+ * none. */
 frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook);
 bool monitor_push_frame(monitor_object *monitor, frame *new);
 frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook);

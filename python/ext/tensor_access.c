@@ -74,7 +74,8 @@ static bool explain(PyObject *tensor, tensor_view *view, const char *otherwise)
     return true;
 }
 
-/* PyTorch before 2.10: a capsule around a managed tensor, which is kept until the view is closed. */
+/* PyTorch before 2.10: a capsule around a managed tensor, which is kept until the view is
+ * closed. */
 static int view_by_capsule(core_state *state, PyObject *tensor, tensor_view *view, dl_tensor *out)
 {
     PyObject *capsule = PyObject_CallFunctionObjArgs(state->to_dlpack, tensor, NULL);

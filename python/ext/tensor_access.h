@@ -34,8 +34,8 @@ typedef struct tensor_list {
 
 void tensor_list_init(tensor_list *list);
 
-/* Appends the floating-point tensors in value: a tensor, or tuples, lists and dicts of such. Anything
- * else is passed over. False when memory ran out. The value must outlive the list. */
+/* Appends the floating-point tensors in value: a tensor, or tuples, lists and dicts of such.
+ * Anything else is passed over. False when memory ran out. The value must outlive the list. */
 bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value);
 void tensor_list_free(tensor_list *list);
 

@@ -60,8 +60,8 @@ typedef struct tp_config {
 void tp_config_defaults(tp_config *config, bool watch);
 
 /* Reads text over defaults that are set already. source names it in messages (a path, or
- * "configuration"). On failure *config is freed and error says file, line, column, field and what to
- * write instead. Fields of the ancestors that this version does not act on give a warning. */
+ * "configuration"). On failure *config is freed and error says file, line, column, field and what
+ * to write instead. Fields of the ancestors that this version does not act on give a warning. */
 tp_status tp_config_parse(tp_config *config, const char *text, size_t size, const char *source,
                           tp_error *error);
 

@@ -1,5 +1,5 @@
-/* Where in the text a value of the configuration stands. Jansson keeps no positions, so that the text
- * is walked again when a message needs one. */
+/* Where in the text a value of the configuration stands. Jansson keeps no positions, so that the
+ * text is walked again when a message needs one. */
 #ifndef TP_CONFIG_PLACE_H
 #define TP_CONFIG_PLACE_H
 

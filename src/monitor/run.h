@@ -17,7 +17,8 @@ tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t ra
                            tp_error *error);
 
 /* Takes the directory's lock file, which says "not closed cleanly yet" as long as it exists, and
- * "its process lives" as long as it is locked. *fd holds the lock. TP_ERR_STATE: somebody has it. */
+ * "its process lives" as long as it is locked. *fd holds the lock. TP_ERR_STATE: somebody has
+ * it. */
 tp_status tp_run_lock(const char *directory, int *fd, tp_error *error);
 
 /* Gives the lock back; clean: and removes the file. fd may be -1. */

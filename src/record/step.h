@@ -1,7 +1,7 @@
-/* The records of one step while they are being made. A slot is reserved in order, and filled at once
- * or later (device values, asynchronous collectives); the step is complete when it has been closed
- * and no slot is pending. Reserving and filling: any thread, no lock, no allocation unless a step
- * has more records than any before it. */
+/* The records of one step while they are being made. A slot is reserved in order, and filled at
+ * once or later (device values, asynchronous collectives); the step is complete when it has been
+ * closed and no slot is pending. Reserving and filling: any thread, no lock, no allocation unless a
+ * step has more records than any before it. */
 #ifndef TP_RECORD_STEP_H
 #define TP_RECORD_STEP_H
 
@@ -21,8 +21,8 @@ void tp_step_abandon(tp_step *step);
 /* Empties it for the step with this number. Not while slots are pending. */
 void tp_step_begin(tp_step *step, uint64_t number);
 
-/* A slot with key, order and time set, state RESERVED, all else zero. NULL: no memory (counted as an
- * error of the step). The caller sets micro_step, call, kind, dtype, shape and the union, now or
+/* A slot with key, order and time set, state RESERVED, all else zero. NULL: no memory (counted as
+ * an error of the step). The caller sets micro_step, call, kind, dtype, shape and the union, now or
  * later, then calls tp_step_fill. */
 tp_record *tp_step_reserve(tp_step *step, uint32_t key);
 

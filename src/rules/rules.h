@@ -1,5 +1,5 @@
-/* Rules look at every value of a step and raise alerts. Baselines are kept per key, call, micro step
- * and statistic, and are made of finite values only. One thread. */
+/* Rules look at every value of a step and raise alerts. Baselines are kept per key, call, micro
+ * step and statistic, and are made of finite values only. One thread. */
 #ifndef TP_RULES_RULES_H
 #define TP_RULES_RULES_H
 
