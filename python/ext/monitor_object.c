@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "config_object.h"
 #include "module_hooks.h"
@@ -212,10 +213,12 @@ static PyObject *monitor_observe(PyObject *object, PyObject *args, PyObject *kwa
         PyErr_SetString(PyExc_TypeError, "observe takes a floating-point tensor");
         return NULL;
     }
+    const uint64_t begin = tp_clock_monotonic();
     reading values;
     const int result = reading_take(self, &view, false, "observe", &values);
     const bool ok = result == READ_OK ? reading_record(self, &values, &place, micro_step, 0)
                                       : result == READ_NOTHING;
+    monitor_add_time(self, begin);
     tensor_view_close(&view);
     return ok ? Py_NewRef(Py_None) : NULL;
 }

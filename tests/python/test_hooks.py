@@ -454,7 +454,7 @@ def test_tensors_that_cannot_be_read(tmp_path: Path) -> None:
     assert slots == {0, 7}
 
 
-def test_a_big_tensor_is_read_without_the_lock(tmp_path: Path) -> None:
+def test_a_big_transposed_tensor(tmp_path: Path) -> None:
     model = Call(lambda m, x: m.fc(x[:, :4]).sum(), fc=linear())
     session = start(model, tmp_path)
     x = torch.randn(1024, 2048, dtype=torch.float32).double().T
