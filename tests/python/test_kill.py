@@ -14,12 +14,14 @@ import signal
 import time
 from pathlib import Path
 
-import journal_reader
-import kill_child
 import pandas as pd
 import pytest
-import tensorprobe
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import journal_reader
+import kill_child
+import tensorprobe
 
 KILLS = 30
 
@@ -82,24 +84,23 @@ def test_kill_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 finished = receive.recv()
         except (EOFError, OSError):
             pass
-        (directory,) = set(killed.glob("*")) - before or {None}
-        if directory is None:
-            assert finished == 0  # killed before the first step needed a directory
-            continue
-        runs.append((directory, finished))
+        made = set(killed.glob("*")) - before
+        assert len(made) == 1 or finished == 0  # the first step makes the directory
+        runs += [(directory, finished) for directory in made]
     assert len(runs) >= KILLS - 3
 
     lengths = []
     for directory, finished in runs:
         frames = journal_reader.read_journal(directory)
-        steps = [item.step for item, _ in frames if item.type == journal_reader.BATCH]
-        assert steps == list(range(len(steps)))
-        assert finished - 1 in steps or finished == 0
-        lengths.append(len(steps))
+        found = [item.step for item, _ in frames if item.type == journal_reader.BATCH]
+        assert found == list(range(len(found)))
+        assert finished - 1 in found or finished == 0
+        lengths.append(len(found))
     most = max(lengths)
 
     # The undisturbed run, and at the same time the next start that completes the others.
-    with tensorprobe.watch(*_idle_model(), output_dir=killed):
+    idle = kill_child.Net()
+    with tensorprobe.watch(idle, torch.optim.SGD(idle.parameters()), output_dir=killed):
         deadline = time.monotonic() + 120
         while any((d / "lock").exists() for d, _ in runs) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -109,14 +110,15 @@ def test_kill_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     expected_events = read_events(reference)
     assert {"actv", "actv_grad", "grad_reduced", "param_updated", "exp_avg"} <= set(expected_csv)
     odd = expected_csv["actv"].query("name == 'odd.output_1'")
-    assert odd["norm"].isna().all() and (odd["nans"] == 1).all()
+    assert odd["norm"].isna().all()
+    assert (odd["nans"] == 1).all()
 
     for (directory, _), steps in zip(runs, lengths, strict=True):
-        found = read_csv(directory)
+        written = read_csv(directory)
         for kind, frame in cut(expected_csv, steps).items():
-            if len(frame) > 0 or kind in found:
+            if len(frame) > 0 or kind in written:
                 pd.testing.assert_frame_equal(
-                    found[kind], frame, check_exact=True, check_dtype=False
+                    written[kind], frame, check_exact=True, check_dtype=False
                 )
         wanted = {
             tag: {step: value for step, value in series.items() if step < steps}
@@ -124,10 +126,3 @@ def test_kill_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         }
         assert read_events(directory) == {tag: series for tag, series in wanted.items() if series}
     print(f"{len(runs)} runs killed after {min(lengths)} to {most} steps")
-
-
-def _idle_model() -> tuple[object, object]:
-    import torch
-
-    model = kill_child.Net()
-    return model, torch.optim.SGD(model.parameters(), lr=0.0)

@@ -453,8 +453,8 @@ def test_a_file_shorter_than_its_cursor_stays_readable(
     else:
         reader = EventAccumulator(str(tmp_path), size_guidance={TENSORS: 0})
         reader.Reload()
-        steps = {e.step for tag in reader.Tags()["tensors"] for e in reader.Tensors(tag)}
-        assert {2, 3} <= steps
+        seen = {e.step for tag in reader.Tags()["tensors"] for e in reader.Tensors(tag)}
+        assert {2, 3} <= seen
 
 
 def test_steps_repeated_from_a_checkpoint_keep_the_rows_before_it(

@@ -120,7 +120,7 @@ def read_csv(directory: Path) -> dict[Key, dict[str, Any]]:
         for record in frame.to_dict("records"):
             key = (kind, record["name"], record["step"], record.get("micro_step", 0))
             assert key not in rows, f"{key} is there twice"
-            rows[key] = record
+            rows[key] = {str(column): value for column, value in record.items()}
     return rows
 
 
