@@ -1,8 +1,8 @@
 """kill -9 at random moments: nothing that was finished is lost, nothing is there twice.
 
 The end of step k waits until step k-1 is in the journal; so when the process has got as far as
-finishing step k, the journal has all steps up to k-1. The next start of the same rank brings csv and
-event files up to the end of the journal. What is read back is compared with an undisturbed run.
+finishing step k, the journal has all steps up to k-1. The next start of the same rank brings csv
+and event files up to the end of the journal. What is read back is compared with an undisturbed run.
 """
 
 from __future__ import annotations
