@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
 import shutil
 import sys
@@ -252,6 +253,8 @@ def parse(arguments: list[str] | None = None) -> Options:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
+    # A small model gains little from many threads, and loses a lot when they wait for a busy core.
+    torch.set_num_threads(max(1, min(4, len(os.sched_getaffinity(0)) // 2)))
     screen = Screen()
     screen.title("A GPT learns Python, and TensorProbe watches")
     text, folder = standard_library_text()
