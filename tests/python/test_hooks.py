@@ -598,7 +598,7 @@ def test_nothing_piles_up_over_steps(tmp_path: Path) -> None:
         two=Call(lambda m, y: (y + y.exp(), y * 3)),
         leaf=Call(lambda m: None),
     )
-    optimizer = sgd(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     session = start(model, tmp_path, optimizer)
 
     def steps(count: int) -> None:
@@ -607,14 +607,15 @@ def test_nothing_piles_up_over_steps(tmp_path: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    steps(5)
+    steps(20)
     gc.collect()
     blocks, objects = sys.getallocatedblocks(), count_objects()
-    steps(50)
+    steps(300)
     gc.collect()
     grown = count_objects() - objects
     assert sum(grown.values()) <= 5, grown
-    assert sys.getallocatedblocks() - blocks <= 50
+    # one object a step would be 300; the interpreter's own caches vary by some dozens
+    assert sys.getallocatedblocks() - blocks <= 150
     session.close()
 
 
