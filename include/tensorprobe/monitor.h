@@ -72,8 +72,13 @@ TP_API void tp_monitor_get_counters(const tp_monitor *monitor, tp_monitor_counte
 /* The directory of this rank's run; valid until close. */
 TP_API const char *tp_monitor_directory(const tp_monitor *monitor);
 
-/* Writes what is left (an unfinished step as a partial batch), ends the writer thread, frees.
- * Accepts NULL; sets *monitor to NULL. The status tells whether everything was written. */
+/* Writes what is left (an unfinished step as a partial batch) and ends the writer thread. Counters
+ * and directory stay readable until close, observing returns TP_ERR_STATE. The status tells whether
+ * everything was written; a second call gives the same. */
+TP_API tp_status tp_monitor_finish(tp_monitor *monitor);
+
+/* Finishes if need be, and frees. Accepts NULL; sets *monitor to NULL. The status is that of
+ * tp_monitor_finish. */
 TP_API tp_status tp_monitor_close(tp_monitor **monitor);
 
 #ifdef __cplusplus

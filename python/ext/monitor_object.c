@@ -97,7 +97,9 @@ static tp_status close_monitor(monitor_object *self)
         self->monitor = NULL;
         self->config = NULL;
         Py_BEGIN_ALLOW_THREADS;
-        status = tp_monitor_close(&monitor);
+        status = tp_monitor_finish(monitor);
+        tp_monitor_get_counters(monitor, &self->final_counters);
+        tp_monitor_close(&monitor);
         Py_END_ALLOW_THREADS;
     }
     monitor_forget_step(self);
@@ -153,11 +155,10 @@ static PyObject *monitor_close(PyObject *object, PyObject *Py_UNUSED(unused))
 static PyObject *monitor_counters(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     const monitor_object *self = (monitor_object *)object;
-    if (!is_open(self)) {
-        return NULL;
+    tp_monitor_counters c = self->final_counters;
+    if (self->monitor != NULL) {
+        tp_monitor_get_counters(self->monitor, &c);
     }
-    tp_monitor_counters c;
-    tp_monitor_get_counters(self->monitor, &c);
     return Py_BuildValue(
         "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "steps",
         (unsigned long long)c.steps, "records", (unsigned long long)c.records, "gaps",
@@ -255,7 +256,8 @@ static PyMethodDef monitor_methods[] = {
      "close($self, /)\n--\n\nWrites what is left and ends the monitor. OSError when not everything "
      "could be written. A second call does nothing."},
     {"counters", monitor_counters, METH_NOARGS,
-     "counters($self, /)\n--\n\nWhat the monitor knows about itself, since it was opened."},
+     "counters($self, /)\n--\n\nWhat the monitor knows about itself, since it was opened; after "
+     "close as it was at the end."},
     {"key", (PyCFunction)(void (*)(void))monitor_key, METH_VARARGS | METH_KEYWORDS,
      "key($self, name, quantity, role=0, vpp_stage=0, slot=-1, global_name=None)\n--\n\nThe id of "
      "a "

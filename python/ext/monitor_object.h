@@ -51,9 +51,10 @@ typedef struct pending_grad {
 typedef struct monitor_object {
     PyObject ob_base; /* as PyObject_HEAD */
     core_state *state;
-    tp_monitor *monitor;     /* NULL after close */
-    const tp_config *config; /* valid while monitor is */
-    uint32_t users;          /* calls that work with the GIL released */
+    tp_monitor *monitor;                /* NULL after close */
+    tp_monitor_counters final_counters; /* once it is closed */
+    const tp_config *config;            /* valid while monitor is */
+    uint32_t users;                     /* calls that work with the GIL released */
     bool closing;
     bool warned;              /* of an exception in a hook */
     uint64_t unreadable;      /* tensors that could not be read */

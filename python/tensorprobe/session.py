@@ -37,7 +37,6 @@ class Session:
         self._handles: list[Any] = []
         self._closed = False
         self._directory: str = monitor.directory
-        self._last_counters: dict[str, int] = monitor.counters()
         try:
             self._attach(model, optimizer, params_have_main_grad)
         except BaseException:
@@ -95,9 +94,7 @@ class Session:
 
     def counters(self) -> dict[str, int]:
         """What the monitor knows about itself; after ``close()`` as it was when that began."""
-        if not self._closed and self._pid == os.getpid():
-            self._last_counters = self._monitor.counters()
-        return dict(self._last_counters)
+        return self._monitor.counters()
 
     def alerts(self) -> list[Alert]:
         """The alerts that are in the journal by now; complete after ``close()``."""
@@ -120,7 +117,6 @@ class Session:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         self._detach()
-        self._last_counters = self._monitor.counters()
         try:
             self._monitor.close()
         except OSError as error:

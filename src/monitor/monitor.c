@@ -305,6 +305,22 @@ const char *tp_monitor_directory(const tp_monitor *monitor)
     return monitor->directory;
 }
 
+tp_status tp_monitor_finish(tp_monitor *monitor)
+{
+    if (monitor == NULL) {
+        return TP_ERR_ARGUMENT;
+    }
+    if (is_inherited(monitor)) {
+        return TP_ERR_STATE;
+    }
+    tp_step *step = tp_monitor_open_step(monitor);
+    bool first = !atomic_exchange(&monitor->closing, true);
+    if (first && step != NULL && tp_step_count(step) > 0) {
+        end_step(monitor, TP_BATCH_PARTIAL);
+    }
+    return tp_writer_finish(monitor->writer);
+}
+
 tp_status tp_monitor_close(tp_monitor **out)
 {
     if (out == NULL || *out == NULL) {
@@ -315,10 +331,7 @@ tp_status tp_monitor_close(tp_monitor **out)
     if (is_inherited(monitor)) {
         return TP_ERR_STATE; /* all of it belongs to the parent, locked mutexes included */
     }
-    bool usable = !atomic_exchange(&monitor->closing, true);
-    if (usable && tp_step_count(tp_monitor_open_step(monitor)) > 0) {
-        end_step(monitor, TP_BATCH_PARTIAL);
-    }
+    tp_status status = tp_monitor_finish(monitor);
     pthread_mutex_lock(&open_monitors_lock);
     for (tp_monitor **link = &open_monitors; *link != NULL; link = &(*link)->next) {
         if (*link == monitor) {
@@ -327,7 +340,7 @@ tp_status tp_monitor_close(tp_monitor **out)
         }
     }
     pthread_mutex_unlock(&open_monitors_lock);
-    tp_status status = tp_writer_close(&monitor->writer);
+    tp_writer_free(monitor->writer);
     free_monitor(monitor);
     return status;
 }

@@ -181,7 +181,7 @@ void tp_output_get_counters(const tp_output *output, tp_monitor_counters *counte
     counters->followed_steps = atomic_load(&output->followed_steps);
 }
 
-tp_status tp_output_close(tp_output *output)
+tp_status tp_output_finish(tp_output *output)
 {
     tp_error error;
     bool opened = output->journal != NULL;
@@ -199,13 +199,23 @@ tp_status tp_output_close(tp_output *output)
                    output->options.directory);
             result = status;
         }
+    }
+    update_counters(output);
+    for (uint32_t i = 0; i < output->follower_count; i++) {
         tp_follower_close(&output->followers[i]);
     }
     tp_run_unlock(output->options.directory, output->lock_fd, opened && result == TP_OK);
-    tp_rules_free(output->rules);
-    tp_buf_free(&output->alerts);
-    tp_free(output);
+    output->lock_fd = -1;
     return result;
+}
+
+void tp_output_free(tp_output *output)
+{
+    if (output != NULL) {
+        tp_rules_free(output->rules);
+        tp_buf_free(&output->alerts);
+        tp_free(output);
+    }
 }
 
 void tp_output_abandon(tp_output *output)

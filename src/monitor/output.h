@@ -18,8 +18,10 @@ void tp_output_follow(tp_output *output, const tp_batch *batch);
 /* bytes_…, alerts, followed_steps. */
 void tp_output_get_counters(const tp_output *output, tp_monitor_counters *counters);
 
-/* Ends everything. TP_OK: the followers have all that the journal has. Frees. */
-tp_status tp_output_close(tp_output *output);
+/* Ends everything; counters stay readable. TP_OK: the followers have all that the journal has. */
+tp_status tp_output_finish(tp_output *output);
+
+void tp_output_free(tp_output *output); /* accepts NULL; finished before, if it was used */
 
 /* In a forked child. */
 void tp_output_abandon(tp_output *output);

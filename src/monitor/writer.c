@@ -188,7 +188,7 @@ static void *run_writer(void *argument)
         }
         finish_entry(writer, &e, journaled);
     }
-    tp_status status = tp_output_close(writer->output);
+    tp_status status = tp_output_finish(writer->output);
     atomic_store(&writer->cpu_ns, tp_clock_thread_cpu());
     writer->result = result != TP_OK ? result : status;
     return NULL;
@@ -230,18 +230,6 @@ static int start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
     return failed;
 }
 
-static void free_writer(tp_writer *writer)
-{
-    for (uint32_t i = 0; i < writer->spare_count; i++) {
-        tp_step_free(writer->spare[i]);
-    }
-    pthread_mutex_destroy(&writer->lock);
-    pthread_cond_destroy(&writer->work);
-    pthread_cond_destroy(&writer->done);
-    tp_free(writer->queue);
-    tp_free(writer);
-}
-
 tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_error *error)
 {
     pthread_condattr_t monotonic;
@@ -263,13 +251,12 @@ tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_e
         status = tp_output_new(&writer->output, &writer->options);
     }
     if (status != TP_OK) {
-        free_writer(writer);
+        tp_writer_free(writer);
         return tp_fail(error, status, "no memory for the writer");
     }
     int failed = start_thread(&writer->thread, run_writer, writer);
     if (failed != 0) {
-        tp_output_close(writer->output);
-        free_writer(writer);
+        tp_writer_free(writer);
         return tp_fail(error, TP_ERR_NOMEM, "can't start the writer thread: %s", strerror(failed));
     }
     writer->recovery_started = start_thread(&writer->recovery, run_recovery, writer) == 0;
@@ -367,25 +354,34 @@ void tp_writer_get_counters(tp_writer *writer, tp_monitor_counters *counters)
     counters->writer_cpu_ns = atomic_load(&writer->cpu_ns);
 }
 
-tp_status tp_writer_close(tp_writer **out)
+tp_status tp_writer_finish(tp_writer *writer)
 {
-    tp_writer *writer = *out;
-    *out = NULL;
-    if (writer == NULL) {
-        return TP_OK;
-    }
     pthread_mutex_lock(&writer->lock);
+    bool running = !writer->stop;
     writer->stop = true;
     pthread_cond_signal(&writer->work);
     pthread_mutex_unlock(&writer->lock);
-    pthread_join(writer->thread, NULL);
-    if (writer->recovery_started) {
+    if (running) {
+        pthread_join(writer->thread, NULL);
         __atomic_store_n(&writer->stop_recovery, 1, __ATOMIC_RELEASE);
-        pthread_join(writer->recovery, NULL);
+        if (writer->recovery_started) {
+            pthread_join(writer->recovery, NULL);
+        }
     }
-    tp_status result = writer->result;
-    free_writer(writer);
-    return result;
+    return writer->result;
+}
+
+void tp_writer_free(tp_writer *writer)
+{
+    for (uint32_t i = 0; i < writer->spare_count; i++) {
+        tp_step_free(writer->spare[i]);
+    }
+    pthread_mutex_destroy(&writer->lock);
+    pthread_cond_destroy(&writer->work);
+    pthread_cond_destroy(&writer->done);
+    tp_output_free(writer->output);
+    tp_free(writer->queue);
+    tp_free(writer);
 }
 
 void tp_writer_abandon(tp_writer *writer)

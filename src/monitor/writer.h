@@ -31,8 +31,11 @@ void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns);
 
 void tp_writer_get_counters(tp_writer *writer, tp_monitor_counters *counters);
 
-/* Writes what is left, ends the thread, frees. The status tells whether all was written. */
-tp_status tp_writer_close(tp_writer **writer);
+/* Writes what is left and ends the thread; counters stay readable. The status tells whether all was
+ * written; a second call gives the same. */
+tp_status tp_writer_finish(tp_writer *writer);
+
+void tp_writer_free(tp_writer *writer); /* finished before */
 
 /* In a forked child: lets go of what must not be shared with the parent. Takes no lock. */
 void tp_writer_abandon(tp_writer *writer);
