@@ -309,7 +309,9 @@ void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns)
         }
         *waited_ns = tp_clock_monotonic() - start;
     }
-    atomic_fetch_add(&writer->steps, 1);
+    if ((tp_step_header(*step)->flags & TP_BATCH_PARTIAL) == 0) {
+        atomic_fetch_add(&writer->steps, 1);
+    }
     atomic_fetch_add(&writer->wait_ns, *waited_ns);
     bool too_much = writer->queued_bytes > 0 &&
                     writer->queued_bytes + bytes > writer->options.config->budget_bytes;
