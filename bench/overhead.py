@@ -2,9 +2,9 @@
 
 A GPT (8 layers, hidden 256, vocabulary 8192, sequence 256, batch 4, AdamW, one torch thread) trains
 in blocks of steps: plain, watched, plain again, in changing order, in one process. The ratio is the
-CPU time of the whole process (the writer thread included) in a watched block to that of the plain
-block beside it, the median over the rounds; the control is the same ratio of the two plain blocks,
-so what the control is away from 1 is noise. Memory is the largest resident set (VmHWM) of any
+CPU time of the whole process (the writer thread included) in a watched block to the mean of the two
+plain blocks around it, the median over the rounds; the control is the ratio of these to each
+other: how far it is from 1 is noise. Memory is the largest resident set (VmHWM) of any
 watched block less that of the plain blocks before the first monitor was opened.
 
     python bench/overhead.py                       both configurations of TensorProbe
@@ -164,18 +164,18 @@ def compare(title: str, watch: Watch, rounds: int, steps: int) -> dict[str, Any]
         for name in order if number % 2 == 0 else reversed(order):
             blocks[name].append(run_block(trainer, watch if name == "watched" else plain, steps))
 
-    def ratio(name: str, column: int) -> float:
-        pairs = zip(blocks[name], blocks["plain"], strict=True)
-        return statistics.median(a[column] / b[column] for a, b in pairs)
+    def ratio(column: int) -> float:
+        triples = zip(blocks["watched"], blocks["plain"], blocks["control"], strict=True)
+        return statistics.median(2 * w[column] / (a[column] + b[column]) for w, a, b in triples)
+
+    control = [a[0] / b[0] for a, b in zip(blocks["control"], blocks["plain"], strict=True)]
 
     return {
         "configuration": title,
-        "cpu_ratio": ratio("watched", 0),
-        "wall_ratio": ratio("watched", 1),
-        "control_ratio": ratio("control", 0),
-        "control_spread": max(
-            abs(a[0] / b[0] - 1) for a, b in zip(blocks["control"], blocks["plain"], strict=True)
-        ),
+        "cpu_ratio": ratio(0),
+        "wall_ratio": ratio(1),
+        "control_ratio": statistics.median(control),
+        "control_spread": max(abs(value - 1) for value in control),
         "plain_ms_per_step": 1e3 * statistics.median(b[0] for b in blocks["plain"]),
         "memory_mib": max(b[2] for b in blocks["watched"]) - base,
         "rounds": rounds,
