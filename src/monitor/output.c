@@ -22,7 +22,8 @@ struct tp_output {
     tp_follower *followers[MAX_FOLLOWERS];
     uint32_t follower_count;
     uint32_t csv, tensorboard; /* their places in followers; follower_count: absent */
-    tp_buf alerts;
+    bool has_batch; /* the journal has the present step's batch, but not its alerts yet */
+    tp_buf alerts;  /* of the present step */
     int lock_fd;
     /* Copies for readers of counters on other threads. */
     atomic_ullong alert_count, bytes_journal, bytes_csv, bytes_tensorboard, followed_steps;
@@ -104,39 +105,38 @@ static tp_status open_directory(tp_output *output, tp_error *error)
     return status;
 }
 
+static void check_rules(tp_output *output, const tp_batch *batch)
+{
+    tp_buf_clear(&output->alerts);
+    if (tp_rules_check(output->rules, batch, &output->alerts) != TP_OK) {
+        tp_log(TP_LOG_WARNING, "step %llu: no memory to check the rules",
+               (unsigned long long)batch->step);
+        tp_buf_clear(&output->alerts);
+    }
+}
+
 tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *error)
 {
     tp_status status = output->journal != NULL ? TP_OK : open_directory(output, error);
-    if (status == TP_OK) {
+    if (status == TP_OK && !output->has_batch) {
         status = tp_journal_append_batch(output->journal, batch, error);
-        atomic_store(&output->bytes_journal, tp_journal_bytes(output->journal));
-    }
-    return status;
-}
-
-static void raise_alerts(tp_output *output, const tp_batch *batch)
-{
-    tp_error error;
-    tp_buf_clear(&output->alerts);
-    tp_status status = tp_rules_check(output->rules, batch, &output->alerts);
-    if (status != TP_OK) {
-        tp_log(TP_LOG_WARNING, "step %llu: no memory to check the rules",
-               (unsigned long long)batch->step);
-        return;
+        if (status == TP_OK) {
+            output->has_batch = true;
+            check_rules(output, batch);
+        }
     }
     const tp_record *alerts = (const void *)output->alerts.data;
-    uint64_t count = output->alerts.size / sizeof *alerts;
-    if (count == 0) {
-        return;
+    const uint64_t count = output->has_batch ? output->alerts.size / sizeof *alerts : 0;
+    if (status == TP_OK && count > 0) {
+        status = tp_journal_append_alerts(output->journal, batch->step, alerts, count, error);
     }
-    atomic_fetch_add(&output->alert_count, count);
-    tp_console_alerts(batch->step, alerts, count, output->options.registry);
-    status = tp_journal_append_alerts(output->journal, batch->step, alerts, count, &error);
-    if (status != TP_OK) {
-        tp_log(TP_LOG_WARNING, "step %llu: its alerts are not in the journal: %s",
-               (unsigned long long)batch->step, error.message);
+    if (status == TP_OK) {
+        output->has_batch = false; /* the next call is for the next step */
+        atomic_fetch_add(&output->alert_count, count);
+        atomic_store(&output->bytes_journal, tp_journal_bytes(output->journal));
+        tp_console_alerts(batch->step, alerts, count, output->options.registry);
     }
-    atomic_store(&output->bytes_journal, tp_journal_bytes(output->journal));
+    return status;
 }
 
 static const tp_key *registry_key(const void *source, uint32_t id)
@@ -165,7 +165,6 @@ void tp_output_follow(tp_output *output, const tp_batch *batch)
 {
     const tp_names names = {output->options.registry, registry_key, registry_shape};
     const tp_position position = tp_journal_position(output->journal);
-    raise_alerts(output, batch);
     for (uint32_t i = 0; i < output->follower_count; i++) {
         tp_follower_write(output->followers[i], batch, &names, position);
     }

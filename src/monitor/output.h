@@ -9,10 +9,11 @@ typedef struct tp_output tp_output;
 
 tp_status tp_output_new(tp_output **out, const tp_writer_options *options);
 
-/* Appends the step to the journal, making the directory first if need be. Can be repeated. */
+/* Appends the step to the journal, then the alerts that it raises, which the console shows too. Makes
+ * the directory first if need be. A failed call can be repeated with the same step. */
 tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *error);
 
-/* After it: alerts to journal and console, then the followers. */
+/* After it: the followers. */
 void tp_output_follow(tp_output *output, const tp_batch *batch);
 
 /* bytes_…, alerts, followed_steps. */

@@ -88,6 +88,14 @@ static bool journal_until_done(tp_writer *writer, const entry *e, tp_batch *batc
         } else {
             status = tp_output_journal(writer->output, batch, &error);
         }
+        if (status == TP_ERR_ARGUMENT && (batch->flags & TP_BATCH_GAP) == 0) {
+            /* No journal takes a step of that size: its place is all that can be kept. */
+            tp_log(TP_LOG_WARNING, "%s: recorded as a gap", error.message);
+            atomic_fetch_add(&writer->gaps, 1);
+            batch->flags |= TP_BATCH_GAP;
+            batch->records = NULL;
+            status = tp_output_journal(writer->output, batch, &error);
+        }
         pthread_mutex_lock(&writer->lock);
         writer->failing = status != TP_OK;
         bool give_up = status != TP_OK && writer->stop && failures >= CLOSE_RETRIES;
