@@ -1,4 +1,4 @@
-"""What watching costs a training: CPU time, memory, bytes a step.
+r"""What watching costs a training: CPU time, memory, bytes a step.
 
 A GPT (8 layers, hidden 256, vocabulary 8192, sequence 256, batch 4, AdamW, one torch thread) trains
 in blocks of steps: plain, watched, plain again, in changing order, in one process. The ratio is the
@@ -15,7 +15,8 @@ The ancestors are msprobe's Monitor. Both import as `msprobe`, so each lives in 
 and runs in a process of its own:
 
     pip install --target DIR --no-deps mindstudio-probe==1.1.1       (or 26.2.0)
-    pip install --target DIR pandas pytz pyopenssl openpyxl --no-deps
+    pip install --target DIR pytz pyopenssl openpyxl matplotlib pyyaml rich tabulate twisted \
+        einops psutil
 """
 
 from __future__ import annotations
