@@ -21,6 +21,9 @@ void tp_config_defaults(tp_config *config, bool watch)
         .eps = 1e-8,
         .formats = TP_FORMAT_TENSORBOARD,
         .step_count_per_record = 1,
+        .step_interval = 1,
+        .collect_times = 100000000,
+        .exit_after_struct = true,
         .segment_bytes = UINT64_C(64) << 20,
         .budget_bytes = UINT64_C(256) << 20,
         .wait_ms = 1000,
@@ -50,8 +53,11 @@ void tp_config_free(tp_config *config)
         }
         tp_free(config->targets);
     }
+    tp_free(config->module_ranks);
     config->targets = NULL;
     config->target_count = 0;
+    config->module_ranks = NULL;
+    config->module_rank_count = 0;
 }
 
 /* Jansson's lexer aborts the process when its string buffer can't grow (2.14: an assertion in

@@ -43,6 +43,15 @@ typedef struct tp_config {
     bool input_grad_tensor; /* "input_grad": "tensor": a tensor's total gradient, not this module's
                                share */
     bool strict;            /* errors of the monitor end the training */
+    uint32_t *module_ranks; /* the ranks that are watched; module_rank_count 0: all of them */
+    uint32_t module_rank_count;
+    uint64_t start_step;    /* a step s is collected when s >= start_step, */
+    uint64_t step_interval; /* (s - start_step) % step_interval == 0, */
+    uint64_t collect_times; /* and fewer than collect_times steps have been */
+    bool squash_name;       /* rows carry shortened names; targets match both */
+    bool print_struct;      /* the first step only records what the modules pass around, */
+    bool exit_after_struct; /* and the training ends with it */
+    bool mg_direction, ur_distribution, monitor_mbs_grad, dynamic_on;
     uint32_t ops[TP_OP_COUNT];
     uint32_t op_count;
     double eps;

@@ -195,38 +195,87 @@ static tp_status read_input_grad(const tp_config_text *text, const tp_config_fie
     return status;
 }
 
-/* Fields of the ancestors that this version does not act on. */
-static bool asks_for_action(const tp_config_field *spec, json_t *value)
+/* Fields that are accepted whatever they hold. */
+static tp_status read_any(const tp_config_text *text, const tp_config_field *spec, json_t *value,
+                          const tp_place *place, void *target)
 {
-    if (json_is_object(value)) {
-        json_t *enable = json_object_get(value, "enable");
-        return enable != NULL ? json_is_true(enable) : json_object_size(value) > 0;
-    }
-    if (json_is_number(value)) {
-        return json_number_value(value) != spec->min;
-    }
-    if (json_is_string(value)) {
-        return json_string_length(value) > 0;
-    }
-    return json_is_true(value) || json_array_size(value) > 0;
+    (void)text, (void)spec, (void)value, (void)place, (void)target;
+    return TP_OK;
 }
 
-static tp_status read_ignored(const tp_config_text *text, const tp_config_field *spec,
-                              json_t *value, const tp_place *place, void *target)
+static tp_status read_unused_bool(const tp_config_text *text, const tp_config_field *spec,
+                                  json_t *value, const tp_place *place, void *target)
 {
+    bool unused;
     (void)target;
-    if (asks_for_action(spec, value)) {
-        tp_config_warn(text, place, "this version does not act on this field");
+    return tp_config_read_bool(text, spec, value, place, &unused);
+}
+
+#define RANK_MAX 16777215
+
+static tp_status fail_ranks(const tp_config_text *text, const tp_place *place)
+{
+    return tp_config_fail(text, place,
+                          "must be a list of ranks from 0 to %d, as in [0, 1] (all ranks: [])",
+                          RANK_MAX);
+}
+
+/* The first ancestor's "0,1". */
+static tp_status read_rank_words(tp_config *config, const tp_config_text *text, const char *words,
+                                 const tp_place *place)
+{
+    const char *rest = words;
+    uint32_t rank;
+    config->module_ranks = tp_calloc(strlen(words) / 2 + 1, sizeof *config->module_ranks);
+    if (config->module_ranks == NULL) {
+        return tp_fail(text->error, TP_ERR_NOMEM, "no memory for module_ranks");
+    }
+    for (bool more = *words != '\0'; more; more = *rest++ == ',') {
+        rest += strspn(rest, " ");
+        if (!read_digits(rest, &rest, &rank) || rank > RANK_MAX) {
+            return fail_ranks(text, place);
+        }
+        rest += strspn(rest, " ");
+        if (*rest != ',' && *rest != '\0') {
+            return fail_ranks(text, place);
+        }
+        config->module_ranks[config->module_rank_count++] = rank;
     }
     return TP_OK;
 }
 
-static tp_status read_ignored_bool(const tp_config_text *text, const tp_config_field *spec,
-                                   json_t *value, const tp_place *place, void *target)
+static tp_status read_ranks(const tp_config_text *text, const tp_config_field *spec, json_t *value,
+                            const tp_place *place, void *target)
 {
-    bool asked = false;
-    tp_status status = tp_config_read_bool(text, spec, value, place, &asked);
-    return status == TP_OK ? read_ignored(text, spec, value, place, target) : status;
+    tp_config *config = target;
+    json_t *member;
+    size_t index;
+    (void)spec;
+    if (json_is_string(value)) {
+        return read_rank_words(config, text, json_string_value(value), place);
+    }
+    if (!json_is_array(value)) {
+        return fail_ranks(text, place);
+    }
+    if (json_array_size(value) == 0) {
+        return TP_OK;
+    }
+    config->module_ranks = tp_calloc(json_array_size(value), sizeof *config->module_ranks);
+    if (config->module_ranks == NULL) {
+        return tp_fail(text->error, TP_ERR_NOMEM, "no memory for module_ranks");
+    }
+    json_array_foreach(value, index, member)
+    {
+        static const tp_config_field rank = {.name = "rank", .max = RANK_MAX};
+        tp_place here = {place, NULL, index};
+        tp_status status =
+            tp_config_read_u32(text, &rank, member, &here, &config->module_ranks[index]);
+        if (status != TP_OK) {
+            return status;
+        }
+        config->module_rank_count++;
+    }
+    return TP_OK;
 }
 
 #define NO_MODE UINT32_MAX
@@ -343,8 +392,8 @@ static tp_status read_rules(const tp_config_text *text, const tp_config_field *s
 
 static const tp_config_field alert_fields[] = {
     {.name = "rules", .read = read_rules},
-    {.name = "dump", .read = read_ignored_bool},
-    {.name = "inform", .read = read_ignored},
+    {.name = "dump", .read = read_unused_bool, .ignored = true},
+    {.name = "inform", .read = read_any, .ignored = true},
 };
 
 static tp_status read_alert(const tp_config_text *text, const tp_config_field *spec, json_t *value,
@@ -354,6 +403,7 @@ static tp_status read_alert(const tp_config_text *text, const tp_config_field *s
     return tp_config_read_object(text, alert_fields, LENGTH(alert_fields), value, place, target);
 }
 
+#define STEP_MAX 1e15
 #define AT(member) .offset = offsetof(tp_config, member)
 
 static const tp_config_field journal_fields[] = {
@@ -397,24 +447,44 @@ static const tp_config_field root_fields[] = {
     {.name = "alert", .read = read_alert},
     {.name = "journal", .read = read_journal},
     {.name = "strict", .read = tp_config_read_bool, AT(strict)},
-    {.name = "print_struct", .read = read_ignored_bool},
-    {.name = "module_ranks", .read = read_ignored},
-    {.name = "ur_distribution", .read = read_ignored_bool},
-    {.name = "cc_distribution", .read = read_ignored},
-    {.name = "mg_direction", .read = read_ignored_bool},
-    {.name = "mg_distribution", .read = read_ignored_bool}, /* as the ancestor checked it */
-    {.name = "start_step", .read = read_ignored, .min = 0},
-    {.name = "step_interval", .read = read_ignored, .min = 1},
-    {.name = "collect_times", .read = read_ignored, .min = 1e8},
-    {.name = "dynamic_on", .read = read_ignored_bool},
-    {.name = "append_output", .read = read_ignored},
-    {.name = "squash_name", .read = read_ignored_bool},
-    {.name = "stack_info", .read = read_ignored_bool},
-    {.name = "monitor_mbs_grad", .read = read_ignored_bool},
-    {.name = "l2_targets", .read = read_ignored},
-    {.name = "recording_l2_features", .read = read_ignored_bool},
-    {.name = "sa_order", .read = read_ignored},
-    {.name = "params_effrank", .read = read_ignored},
+    {.name = "print_struct", .read = tp_config_read_bool, AT(print_struct), .ignored = true},
+    {.name = "exit_after_struct", .read = tp_config_read_bool, AT(exit_after_struct)},
+    {.name = "module_ranks", .read = read_ranks, .ignored = true},
+    {.name = "ur_distribution", .read = tp_config_read_bool, AT(ur_distribution), .ignored = true},
+    {.name = "cc_distribution", .read = read_any, .ignored = true},
+    {.name = "mg_direction", .read = tp_config_read_bool, AT(mg_direction), .ignored = true},
+    /* The same, as the second ancestor's check of the configuration calls it. */
+    {.name = "mg_distribution", .read = tp_config_read_bool, AT(mg_direction), .ignored = true},
+    {.name = "start_step",
+     .read = tp_config_read_u64,
+     AT(start_step),
+     .max = STEP_MAX,
+     .ignored = true},
+    {.name = "step_interval",
+     .read = tp_config_read_u64,
+     AT(step_interval),
+     .min = 1,
+     .max = STEP_MAX,
+     .ignored = true,
+     .idle = 1},
+    {.name = "collect_times",
+     .read = tp_config_read_u64,
+     AT(collect_times),
+     .max = STEP_MAX,
+     .ignored = true,
+     .idle = 1e8},
+    {.name = "dynamic_on", .read = tp_config_read_bool, AT(dynamic_on), .ignored = true},
+    {.name = "append_output", .read = read_any, .ignored = true},
+    {.name = "squash_name", .read = tp_config_read_bool, AT(squash_name), .ignored = true},
+    {.name = "stack_info", .read = read_unused_bool, .ignored = true},
+    {.name = "monitor_mbs_grad",
+     .read = tp_config_read_bool,
+     AT(monitor_mbs_grad),
+     .ignored = true},
+    {.name = "l2_targets", .read = read_any, .ignored = true},
+    {.name = "recording_l2_features", .read = read_unused_bool, .ignored = true},
+    {.name = "sa_order", .read = read_any, .ignored = true},
+    {.name = "params_effrank", .read = read_any, .ignored = true},
 };
 
 tp_status tp_config_read_fields(tp_config *config, json_t *root, const tp_config_text *text)

@@ -1,6 +1,7 @@
 #include "config/values.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -108,6 +109,21 @@ static tp_status fail_unknown(const tp_config_text *text, const tp_config_field 
                      "unknown field; remove it (docs/configuration.md lists them all)");
 }
 
+static bool asks_for_action(const tp_config_field *spec, json_t *value)
+{
+    if (json_is_object(value)) {
+        json_t *enable = json_object_get(value, "enable");
+        return enable != NULL ? json_is_true(enable) : json_object_size(value) > 0;
+    }
+    if (json_is_number(value)) {
+        return json_number_value(value) != spec->idle;
+    }
+    if (json_is_string(value)) {
+        return json_string_length(value) > 0;
+    }
+    return json_is_true(value) || json_array_size(value) > 0;
+}
+
 tp_status tp_config_read_object(const tp_config_text *text, const tp_config_field *fields,
                                 size_t count, json_t *value, const tp_place *place, void *target)
 {
@@ -131,6 +147,9 @@ tp_status tp_config_read_object(const tp_config_text *text, const tp_config_fiel
         if (status != TP_OK) {
             return status;
         }
+        if (spec->ignored && asks_for_action(spec, member)) {
+            tp_config_warn(text, &here, "this version does not act on this field");
+        }
     }
     return TP_OK;
 }
@@ -146,33 +165,31 @@ tp_status tp_config_read_bool(const tp_config_text *text, const tp_config_field 
     return TP_OK;
 }
 
-static tp_status check_integer(const tp_config_text *text, const tp_config_field *spec,
-                               json_t *value, const tp_place *place)
+static tp_status read_integer(const tp_config_text *text, const tp_config_field *spec,
+                              json_t *value, const tp_place *place, uint64_t *integer)
 {
-    double number = json_is_integer(value) ? (double)json_integer_value(value) : -1;
-    if (!json_is_integer(value) || number < spec->min || number > spec->max) {
+    double number = json_is_number(value) ? json_number_value(value) : -1;
+    if (number < spec->min || number > spec->max || number != floor(number)) {
         return tp_config_fail(text, place, "must be an integer from %.0f to %.0f", spec->min,
                               spec->max);
     }
+    *integer = json_is_integer(value) ? (uint64_t)json_integer_value(value) : (uint64_t)number;
     return TP_OK;
 }
 
 tp_status tp_config_read_u64(const tp_config_text *text, const tp_config_field *spec, json_t *value,
                              const tp_place *place, void *target)
 {
-    tp_status status = check_integer(text, spec, value, place);
-    if (status == TP_OK) {
-        *(uint64_t *)target = (uint64_t)json_integer_value(value);
-    }
-    return status;
+    return read_integer(text, spec, value, place, target);
 }
 
 tp_status tp_config_read_u32(const tp_config_text *text, const tp_config_field *spec, json_t *value,
                              const tp_place *place, void *target)
 {
-    tp_status status = check_integer(text, spec, value, place);
+    uint64_t integer = 0;
+    tp_status status = read_integer(text, spec, value, place, &integer);
     if (status == TP_OK) {
-        *(uint32_t *)target = (uint32_t)json_integer_value(value);
+        *(uint32_t *)target = (uint32_t)integer;
     }
     return status;
 }

@@ -27,15 +27,18 @@ struct tp_config_field {
     const char *name;
     tp_config_reader *read;
     size_t offset; /* of the target in the object's struct */
-    double min;    /* of numbers; of ignored fields: the number that asks for nothing */
+    double min;    /* of numbers */
     double max;
+    bool ignored; /* read, but nothing acts on it yet: a value that asks for something warns; */
+    double idle;  /* this number asks for nothing */
 };
 
 /* Every member of the object by its field; one without a field is an error. */
 tp_status tp_config_read_object(const tp_config_text *text, const tp_config_field *fields,
                                 size_t count, json_t *value, const tp_place *place, void *target);
 
-/* Into bool, uint32_t, uint64_t, double (not negative). */
+/* Into bool, uint32_t, uint64_t, double (not negative). A whole number may be written as a real,
+ * as in 1e8. */
 tp_config_reader tp_config_read_bool;
 tp_config_reader tp_config_read_u32;
 tp_config_reader tp_config_read_u64;

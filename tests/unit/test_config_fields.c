@@ -26,7 +26,74 @@ static void test_trainer_mon_defaults(void **state)
     assert_int_equal(c.segment_bytes, 67108864);
     assert_int_equal(c.budget_bytes, 268435456);
     assert_int_equal(c.wait_ms, 1000);
+    assert_int_equal(c.module_rank_count, 0);
+    assert_int_equal(c.start_step, 0);
+    assert_int_equal(c.step_interval, 1);
+    assert_int_equal(c.collect_times, 100000000);
+    assert_false(c.squash_name || c.print_struct || c.mg_direction || c.ur_distribution);
+    assert_false(c.monitor_mbs_grad || c.dynamic_on);
+    assert_true(c.exit_after_struct);
     tp_config_free(&c);
+}
+
+static void check_ranks(const char *text, size_t count, const uint32_t *ranks)
+{
+    tp_config c = read_good(text, false);
+    assert_int_equal(c.module_rank_count, count);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(c.module_ranks[i], ranks[i]);
+    }
+    tp_config_free(&c);
+}
+
+static void test_ranks(void **state)
+{
+    static const uint32_t ranks[] = {0, 12, 3};
+    (void)state;
+    check_ranks("{\"module_ranks\": []}", 0, ranks);
+    check_ranks("{\"module_ranks\": \"\"}", 0, ranks);
+    check_ranks("{\"module_ranks\": [0, 12, 3]}", 3, ranks);
+    check_ranks("{\"module_ranks\": \"0\"}", 1, ranks);
+    check_ranks("{\"module_ranks\": \"0,12, 3 \"}", 3, ranks);
+    check_ranks("{\"module_ranks\": [16777215]}", 1, &(uint32_t){16777215});
+    assert_string_equal(read_bad("{\"module_ranks\": [0, -1]}"),
+                        "t.json:1:22: module_ranks[1]: must be an integer from 0 to 16777215");
+    static const char *const bad[] = {"\"a\"", "\"0,\"",  "\",0\"",       "\"0 1\"",  "0",
+                                      "{}",    "\" \"",   "\"16777216\"", "\"-1\"",   "true",
+                                      "null",  "\"0;1\"", "\"0,1,\"",     "\"1,,2\"", "\"0x1\""};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "{\"module_ranks\": %s}", bad[i]);
+        assert_string_equal(read_bad(text),
+                            "t.json:1:18: module_ranks: must be a list of ranks from 0 to "
+                            "16777215, as in [0, 1] (all ranks: [])");
+    }
+}
+
+static void test_steps_and_switches(void **state)
+{
+    (void)state;
+    tp_config c = read_good(
+        "{\"start_step\": 10, \"step_interval\": 5, \"collect_times\": 0, \"squash_name\": true, "
+        "\"print_struct\": true, \"exit_after_struct\": false, \"mg_direction\": true, "
+        "\"ur_distribution\": true, \"monitor_mbs_grad\": true, \"dynamic_on\": true}",
+        false);
+    assert_int_equal(c.start_step, 10);
+    assert_int_equal(c.step_interval, 5);
+    assert_int_equal(c.collect_times, 0);
+    assert_true(c.squash_name && c.print_struct && c.mg_direction && c.ur_distribution);
+    assert_true(c.monitor_mbs_grad && c.dynamic_on);
+    assert_false(c.exit_after_struct);
+    tp_config_free(&c);
+    /* The ancestors' documents write the default as 1e8. */
+    c = read_good("{\"collect_times\": 1e8, \"mg_distribution\": true, \"ndigits\": 6.0}", false);
+    assert_int_equal(c.collect_times, 100000000);
+    assert_int_equal(c.ndigits, 6);
+    assert_true(c.mg_direction);
+    tp_config_free(&c);
+    assert_string_equal(read_bad("{\"step_interval\": 0}"),
+                        "t.json:1:19: step_interval: must be "
+                        "an integer from 1 to 1000000000000000");
 }
 
 static void test_watch_defaults(void **state)
@@ -206,7 +273,7 @@ static void test_messages(void **state)
         {"{\"eps\": -1e-8}", "t.json:1:9: eps: must be a number that is not negative"},
         {"{\"eps\": true}", "t.json:1:9: eps: must be a number that is not negative"},
         {"{\"ndigits\": 21}", "t.json:1:13: ndigits: must be an integer from 0 to 20"},
-        {"{\"ndigits\": 6.0}", "t.json:1:13: ndigits: must be an integer from 0 to 20"},
+        {"{\"ndigits\": 6.5}", "t.json:1:13: ndigits: must be an integer from 0 to 20"},
         {"{\"step_count_per_record\": 0}", "t.json:1:27: step_count_per_record: must be an integer "
                                            "from 1 to 1000000000"},
         {"{\"input_grad\": \"full\"}",
@@ -361,7 +428,7 @@ static void test_costly_texts(void **state)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         size_t length = strlen(parts[i]);
         size_t used = 0;
-        memcpy(text, "{\"module_ranks\": [", 18);
+        memcpy(text, "{\"l2_targets\" :  [", 18);
         for (used = 18; used + length < sizeof text - 4; used += length) {
             memcpy(text + used, parts[i], length);
         }
@@ -409,6 +476,8 @@ int main(void)
         cmocka_unit_test(test_targets),
         cmocka_unit_test(test_who_names_no_module_wants_every_module),
         cmocka_unit_test(test_plain_fields),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_steps_and_switches),
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_formats_of_sides),
