@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "config/fields.h"
+#include "config/slips.h"
 
 void tp_config_defaults(tp_config *config, bool watch)
 {
@@ -45,6 +47,17 @@ void tp_config_defaults(tp_config *config, bool watch)
     config->rule_count = 2;
 }
 
+static void free_inform(tp_inform_config *inform)
+{
+    tp_free(inform->connection_str);
+    tp_free(inform->send_email_address);
+    tp_free(inform->receive_email_address);
+    tp_free(inform->send_email_username);
+    tp_free(inform->send_email_password);
+    tp_free(inform->smtp_server);
+    *inform = (tp_inform_config){0};
+}
+
 void tp_config_free(tp_config *config)
 {
     if (config->targets != tp_config_everything) {
@@ -53,6 +66,12 @@ void tp_config_free(tp_config *config)
         }
         tp_free(config->targets);
     }
+    for (uint32_t i = 0; i < config->cc_codeline.count; i++) {
+        tp_free(config->cc_codeline.items[i]);
+    }
+    tp_free(config->cc_codeline.items);
+    config->cc_codeline = (tp_texts){NULL, 0};
+    free_inform(&config->inform);
     tp_free(config->module_ranks);
     config->targets = NULL;
     config->target_count = 0;
@@ -109,33 +128,24 @@ static bool begins_with(const tp_config_text *text, tp_token token, const char *
            memcmp(text->bytes + token.start, prefix, length) == 0;
 }
 
-/* What to do about the slips that people make. */
+/* What to do about the mistakes that people make. */
 static const char *advice(const tp_config_text *text, tp_token token, tp_token before)
 {
     static const struct {
-        const char *slip;
+        const char *mistake;
         const char *advice;
-    } slips[] = {
-        {"/", "JSON has no comments; remove it"},
-        {"#", "JSON has no comments; remove it"},
-        {"，", "write , instead of the full-width ，"},
-        {"：", "write : instead of the full-width ："},
-        {"“", "write \" instead of “"},
-        {"”", "write \" instead of ”"},
+    } mistakes[] = {
+        {"/*", "the comment has no end; write */ behind it"},
         {"'", "write \" instead of '"},
         {"True", "write true"},
         {"False", "write false"},
         {"None", "write null, or leave the field out"},
         {"NaN", "JSON has no NaN"},
     };
-    for (size_t i = 0; i < sizeof slips / sizeof slips[0]; i++) {
-        if (begins_with(text, token, slips[i].slip)) {
-            return slips[i].advice;
+    for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
+        if (begins_with(text, token, mistakes[i].mistake)) {
+            return mistakes[i].advice;
         }
-    }
-    if (begins_with(text, before, ",") &&
-        (begins_with(text, token, "}") || begins_with(text, token, "]"))) {
-        return "remove the comma in front of it";
     }
     if (before.end == before.start && !begins_with(text, token, "{")) {
         return "the configuration is one object; write { in front of everything and } behind it";
@@ -143,19 +153,96 @@ static const char *advice(const tp_config_text *text, tp_token token, tp_token b
     return NULL;
 }
 
+/* Jansson's words where they don't say what to do. */
+static const char *explain(const json_error_t *json)
+{
+    switch (json_error_code(json)) {
+    case json_error_duplicate_key:
+        return "a field may stand once; remove one of them";
+    case json_error_invalid_utf8:
+        return "save the file as UTF-8";
+    case json_error_stack_overflow:
+        return "no field needs more than a few brackets";
+    default:
+        return NULL;
+    }
+}
+
 static tp_status fail_syntax(const tp_config_text *text, const json_error_t *json)
 {
     tp_token before;
-    size_t position = json->position > 0 ? (size_t)json->position : 0;
-    tp_token token = tp_place_token(text->bytes, text->size, position, &before);
-    const char *hint = advice(text, token, before);
+    size_t at = json->position > 0 ? (size_t)json->position : 0;
+    tp_token token = tp_place_token(text->bytes, text->size, at, &before);
+    tp_position position = tp_place_position(text->original, token.start);
+    const char *hint = explain(json);
+    if (hint == NULL) {
+        hint = advice(text, token, before);
+    }
     tp_status status = tp_fail(text->error, TP_ERR_CONFIG, "%s%s%s", json->text,
                                hint != NULL ? ": " : "", hint != NULL ? hint : "");
     if (text->error != NULL) {
         snprintf(text->error->file, sizeof text->error->file, "%s", text->source);
-        text->error->line = token.line;
-        text->error->column = token.column;
+        text->error->line = position.line;
+        text->error->column = position.column;
     }
+    return status;
+}
+
+static void warn_of_slips(const tp_config_text *text, const tp_slips *slips)
+{
+    tp_position position = tp_place_position(text->original, slips->first);
+    char more[64] = "";
+    if (slips->count > 1) {
+        snprintf(more, sizeof more, " (and %u more slip%s)", slips->count - 1,
+                 slips->count > 2 ? "s" : "");
+    }
+    tp_log(TP_LOG_WARNING, "%s:%u:%u: %s%s", text->source, position.line, position.column,
+           slips->what, more);
+}
+
+/* Reads text->bytes with memory that is asked for at once. */
+static tp_status parse_json(tp_config *config, const tp_config_text *text)
+{
+    json_memory memory = {NULL, MEMORY_AT_LEAST + MEMORY_PER_BYTE * text->size, 0};
+    json_error_t json;
+    tp_status status;
+    memset(&json, 0, sizeof json);
+    memory.bytes = tp_alloc(memory.size);
+    if (memory.bytes == NULL) {
+        return tp_fail(text->error, TP_ERR_NOMEM, "no memory to read %s", text->source);
+    }
+    current = &memory;
+    json_t *root = json_loadb(text->bytes, text->size, JSON_REJECT_DUPLICATES, &json);
+    if (root != NULL) {
+        status = tp_config_read_fields(config, root, text);
+    } else {
+        status = fail_syntax(text, &json);
+    }
+    current = NULL;
+    tp_free(memory.bytes); /* and root with it */
+    return status;
+}
+
+static tp_status parse_text(tp_config *config, const char *text, size_t size, const char *source,
+                            tp_error *error)
+{
+    if (size > TEXT_MAX) {
+        return tp_fail(error, TP_ERR_CONFIG, "%s is too large for a configuration", source);
+    }
+    char *clean = tp_alloc(size + 1); /* an empty file has no bytes at all */
+    if (clean == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", source);
+    }
+    if (size > 0) {
+        memcpy(clean, text, size);
+    }
+    const tp_config_text whole = {clean, text, size, source, error};
+    tp_slips slips = tp_slips_blank(clean, size);
+    tp_status status = parse_json(config, &whole);
+    if (status == TP_OK && slips.count > 0) {
+        warn_of_slips(&whole, &slips);
+    }
+    tp_free(clean);
     return status;
 }
 
@@ -169,33 +256,7 @@ tp_status tp_config_parse(tp_config *config, const char *text, size_t size, cons
         text += 3;
         size -= 3;
     }
-    if (size == 0) {
-        text = ""; /* an empty file has no bytes at all */
-    }
-    const tp_config_text whole = {text, size, source, error};
-    json_memory memory = {NULL, 0, 0};
-    json_error_t json;
-    tp_status status;
-    memset(&json, 0, sizeof json);
-    if (size > TEXT_MAX) {
-        tp_config_free(config);
-        return tp_fail(error, TP_ERR_CONFIG, "%s is too large for a configuration", source);
-    }
-    memory.size = MEMORY_AT_LEAST + MEMORY_PER_BYTE * size;
-    memory.bytes = tp_alloc(memory.size);
-    if (memory.bytes == NULL) {
-        tp_config_free(config);
-        return tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", source);
-    }
-    current = &memory;
-    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json);
-    if (root != NULL) {
-        status = tp_config_read_fields(config, root, &whole);
-    } else {
-        status = fail_syntax(&whole, &json);
-    }
-    current = NULL;
-    tp_free(memory.bytes); /* and root with it */
+    tp_status status = parse_text(config, text, size, source, error);
     if (status != TP_OK) {
         tp_config_free(config);
     }

@@ -35,6 +35,26 @@ typedef struct tp_target {
     tp_side_spec input, output, input_grad, output_grad; /* none given: all sides */
 } tp_target;
 
+typedef struct tp_texts {
+    char **items;
+    uint32_t count;
+} tp_texts;
+
+#define TP_INFORM_NOBODY 0u
+#define TP_INFORM_DATABASE 1u
+#define TP_INFORM_EMAIL 2u
+
+/* Who is told of alerts. Texts that don't belong to the recipient may be NULL. */
+typedef struct tp_inform_config {
+    uint32_t recipient;   /* TP_INFORM_… */
+    char *connection_str; /* URL of the database */
+    char *send_email_address, *receive_email_address;
+    char *send_email_username, *send_email_password, *smtp_server;
+    uint32_t smtp_port;
+} tp_inform_config;
+
+#define TP_STAMP_SIZE 16 /* of "Dec03_21-34-40" */
+
 typedef struct tp_config {
     tp_target *targets; /* as many as target_count; none configured becomes the one target "" */
     uint32_t target_count;
@@ -52,6 +72,12 @@ typedef struct tp_config {
     bool print_struct;      /* the first step only records what the modules pass around, */
     bool exit_after_struct; /* and the training ends with it */
     bool mg_direction, ur_distribution, monitor_mbs_grad, dynamic_on;
+    bool cc_enable, cc_pre_hook, cc_log_only;
+    tp_texts cc_codeline;
+    char append_output[2][TP_STAMP_SIZE]; /* first and last stamp of directories to go on with;
+                                             "": none */
+    bool alert_dump;
+    tp_inform_config inform;
     uint32_t ops[TP_OP_COUNT];
     uint32_t op_count;
     double eps;

@@ -8,8 +8,6 @@ typedef struct scanner {
     const char *text;
     size_t size;
     size_t offset;
-    uint32_t line;
-    uint32_t column;
 } scanner;
 
 static bool is_space(char c)
@@ -22,33 +20,20 @@ static bool is_punctuation(char c)
     return c != '\0' && strchr("{}[]:,", c) != NULL;
 }
 
-static void advance(scanner *scan)
-{
-    unsigned char c = (unsigned char)scan->text[scan->offset++];
-    if (c == '\n') {
-        scan->line++;
-        scan->column = 1;
-    } else if ((c & 0xc0) != 0x80) { /* not the continuation of a character */
-        scan->column++;
-    }
-}
-
 static tp_token next_token(scanner *scan)
 {
     while (scan->offset < scan->size && is_space(scan->text[scan->offset])) {
-        advance(scan);
+        scan->offset++;
     }
-    tp_token token = {scan->offset, scan->offset, scan->line, scan->column};
+    tp_token token = {scan->offset, scan->offset};
     if (scan->offset == scan->size) {
         return token;
     }
-    char first = scan->text[scan->offset];
-    advance(scan);
+    char first = scan->text[scan->offset++];
     if (first == '"') {
         bool escaped = false;
         while (scan->offset < scan->size && scan->text[scan->offset] != '\n') {
-            char c = scan->text[scan->offset];
-            advance(scan);
+            char c = scan->text[scan->offset++];
             if (c == '"' && !escaped) {
                 break;
             }
@@ -57,7 +42,7 @@ static tp_token next_token(scanner *scan)
     } else if (!is_punctuation(first)) {
         while (scan->offset < scan->size && scan->text[scan->offset] != '"' &&
                !is_space(scan->text[scan->offset]) && !is_punctuation(scan->text[scan->offset])) {
-            advance(scan);
+            scan->offset++;
         }
     }
     token.end = scan->offset;
@@ -101,9 +86,23 @@ static tp_token seek(scanner *scan, const tp_place *place, tp_token *name)
     }
 }
 
+tp_position tp_place_position(const char *text, size_t offset)
+{
+    tp_position position = {1, 1};
+    for (size_t i = 0; i < offset; i++) {
+        if (text[i] == '\n') {
+            position.line++;
+            position.column = 1;
+        } else if (((unsigned char)text[i] & 0xc0) != 0x80) { /* not a character's continuation */
+            position.column++;
+        }
+    }
+    return position;
+}
+
 static scanner begin(const char *text, size_t size)
 {
-    return (scanner){text, size, 0, 1, 1};
+    return (scanner){text, size, 0};
 }
 
 tp_token tp_place_value(const char *text, size_t size, const tp_place *place)
@@ -124,7 +123,7 @@ tp_token tp_place_name(const char *text, size_t size, const tp_place *place)
 tp_token tp_place_token(const char *text, size_t size, size_t offset, tp_token *before)
 {
     scanner scan = begin(text, size);
-    *before = (tp_token){0, 0, 1, 1};
+    *before = (tp_token){0, 0};
     tp_token token = next_token(&scan);
     while (token.end < offset && token.end > token.start) {
         *before = token;

@@ -13,14 +13,19 @@ typedef struct tp_place {
     size_t index;     /* which member or element, from 0, in the text's order */
 } tp_place;
 
-/* A token of the text: [start, end), empty at the end of the text. line and column of its first
- * character count from 1; columns count characters, not bytes. */
+/* A token of the text: [start, end), empty at the end of the text. */
 typedef struct tp_token {
     size_t start;
     size_t end;
+} tp_token;
+
+/* Line and column count from 1; columns count characters, not bytes. */
+typedef struct tp_position {
     uint32_t line;
     uint32_t column;
-} tp_token;
+} tp_position;
+
+tp_position tp_place_position(const char *text, size_t offset);
 
 /* The first token of the value at place, or the name in front of it. text is valid JSON. */
 tp_token tp_place_value(const char *text, size_t size, const tp_place *place);

@@ -4,9 +4,12 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/mem.h"
+#include "config/config.h"
 
 static tp_status fail_at(const tp_config_text *text, const tp_place *place, tp_token token,
                          const char *format, va_list arguments)
@@ -16,11 +19,12 @@ static tp_status fail_at(const tp_config_text *text, const tp_place *place, tp_t
                          const char *format, va_list arguments)
 {
     tp_error *error = text->error;
+    tp_position position = tp_place_position(text->original, token.start);
     if (error != NULL) {
         memset(error, 0, sizeof *error);
         error->code = TP_ERR_CONFIG;
-        error->line = token.line;
-        error->column = token.column;
+        error->line = position.line;
+        error->column = position.column;
         snprintf(error->file, sizeof error->file, "%s", text->source);
         tp_place_format(place, error->field, sizeof error->field);
         vsnprintf(error->message, sizeof error->message, format, arguments);
@@ -60,7 +64,9 @@ void tp_config_warn(const tp_config_text *text, const tp_place *place, const cha
     va_end(arguments);
     tp_place_format(place, path, sizeof path);
     tp_token token = tp_place_name(text->bytes, text->size, place);
-    tp_log(TP_LOG_WARNING, "%s:%u: %s: %s", text->source, token.line, path, message);
+    tp_position position = tp_place_position(text->original, token.start);
+    tp_log(TP_LOG_WARNING, "%s:%u:%u: %s: %s", text->source, position.line, position.column, path,
+           message);
 }
 
 static size_t smallest(size_t a, size_t b, size_t c)
@@ -90,15 +96,15 @@ static size_t distance(const char *a, const char *b)
     return row[length];
 }
 
-static tp_status fail_unknown(const tp_config_text *text, const tp_config_field *fields,
-                              size_t count, const tp_place *place)
+static tp_status fail_unknown(const tp_config_text *text, const tp_config_members *members,
+                              const tp_place *place)
 {
     const char *nearest = NULL;
     size_t least = strlen(place->name) / 3 + 1; /* farther names are no slips of the pen */
-    for (size_t i = 0; i < count; i++) {
-        size_t far = distance(place->name, fields[i].name);
+    for (size_t i = 0; i < members->count; i++) {
+        size_t far = distance(place->name, members->fields[i].name);
         if (far <= least) {
-            nearest = fields[i].name;
+            nearest = members->fields[i].name;
             least = far;
         }
     }
@@ -109,14 +115,16 @@ static tp_status fail_unknown(const tp_config_text *text, const tp_config_field 
                      "unknown field; remove it (docs/configuration.md lists them all)");
 }
 
+/* Does the value differ from the default? */
 static bool asks_for_action(const tp_config_field *spec, json_t *value)
 {
+    const char *fallback = spec->fallback != NULL ? spec->fallback : "";
     if (json_is_object(value)) {
         json_t *enable = json_object_get(value, "enable");
         return enable != NULL ? json_is_true(enable) : json_object_size(value) > 0;
     }
     if (json_is_number(value)) {
-        return json_number_value(value) != spec->idle;
+        return json_number_value(value) != strtod(fallback, NULL);
     }
     if (json_is_string(value)) {
         return json_string_length(value) > 0;
@@ -124,8 +132,8 @@ static bool asks_for_action(const tp_config_field *spec, json_t *value)
     return json_is_true(value) || json_array_size(value) > 0;
 }
 
-tp_status tp_config_read_object(const tp_config_text *text, const tp_config_field *fields,
-                                size_t count, json_t *value, const tp_place *place, void *target)
+tp_status tp_config_read_object(const tp_config_text *text, const tp_config_members *members,
+                                json_t *value, const tp_place *place, void *target)
 {
     const char *name;
     json_t *member;
@@ -137,21 +145,27 @@ tp_status tp_config_read_object(const tp_config_text *text, const tp_config_fiel
     {
         tp_place here = {place, name, index++};
         const tp_config_field *spec = NULL;
-        for (size_t i = 0; i < count && spec == NULL; i++) {
-            spec = strcmp(fields[i].name, name) == 0 ? &fields[i] : NULL;
+        for (size_t i = 0; i < members->count && spec == NULL; i++) {
+            spec = strcmp(members->fields[i].name, name) == 0 ? &members->fields[i] : NULL;
         }
         if (spec == NULL) {
-            return fail_unknown(text, fields, count, &here);
+            return fail_unknown(text, members, &here);
         }
         tp_status status = spec->read(text, spec, member, &here, (char *)target + spec->offset);
         if (status != TP_OK) {
             return status;
         }
-        if (spec->ignored && asks_for_action(spec, member)) {
-            tp_config_warn(text, &here, "this version does not act on this field");
+        if (spec->ignored != NULL && asks_for_action(spec, member)) {
+            tp_config_warn(text, &here, "this version does not act on it: %s", spec->ignored);
         }
     }
     return TP_OK;
+}
+
+tp_status tp_config_read_members(const tp_config_text *text, const tp_config_field *spec,
+                                 json_t *value, const tp_place *place, void *target)
+{
+    return tp_config_read_object(text, spec->members, value, place, target);
 }
 
 tp_status tp_config_read_bool(const tp_config_text *text, const tp_config_field *spec,
@@ -205,17 +219,66 @@ tp_status tp_config_read_positive(const tp_config_text *text, const tp_config_fi
     return TP_OK;
 }
 
-tp_status tp_config_read_choice(const tp_config_text *text, const char *const *choices,
-                                size_t count, json_t *value, const tp_place *place, uint32_t *index)
+static tp_status copy_text(const tp_config_text *text, const tp_config_field *spec, json_t *value,
+                           const tp_place *place, char **copy)
+{
+    if (!json_is_string(value)) {
+        return tp_config_fail(text, place, "must be a text in quotes");
+    }
+    *copy = tp_strdup(json_string_value(value));
+    if (*copy == NULL) {
+        return tp_fail(text->error, TP_ERR_NOMEM, "no memory for %s", spec->name);
+    }
+    return TP_OK;
+}
+
+tp_status tp_config_read_text(const tp_config_text *text, const tp_config_field *spec,
+                              json_t *value, const tp_place *place, void *target)
+{
+    return copy_text(text, spec, value, place, target);
+}
+
+tp_status tp_config_read_texts(const tp_config_text *text, const tp_config_field *spec,
+                               json_t *value, const tp_place *place, void *target)
+{
+    tp_texts *texts = target;
+    json_t *member;
+    size_t index;
+    if (!json_is_array(value)) {
+        return tp_config_fail(text, place, "must be a list of texts, as in [\"a\", \"b\"]");
+    }
+    if (json_array_size(value) == 0) {
+        return TP_OK;
+    }
+    texts->items = tp_calloc(json_array_size(value), sizeof *texts->items);
+    if (texts->items == NULL) {
+        return tp_fail(text->error, TP_ERR_NOMEM, "no memory for %s", spec->name);
+    }
+    json_array_foreach(value, index, member)
+    {
+        tp_place here = {place, NULL, index};
+        tp_status status = copy_text(text, spec, member, &here, &texts->items[index]);
+        if (status != TP_OK) {
+            return status;
+        }
+        texts->count++;
+    }
+    return TP_OK;
+}
+
+tp_status tp_config_read_word(const tp_config_text *text, const tp_config_field *spec,
+                              json_t *value, const tp_place *place, void *target)
 {
     char list[256] = "";
-    for (size_t i = 0; i < count; i++) {
-        if (json_is_string(value) && strcmp(json_string_value(value), choices[i]) == 0) {
-            *index = (uint32_t)i;
+    uint32_t count = 0;
+    for (; spec->choices[count] != NULL; count++) {
+        if (json_is_string(value) && strcmp(json_string_value(value), spec->choices[count]) == 0) {
+            *(uint32_t *)target = count;
             return TP_OK;
         }
         size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s\"%s\"", i > 0 ? ", " : "", choices[i]);
+        snprintf(list + used, sizeof list - used, "%s\"%s\"", count > 0 ? ", " : "",
+                 spec->choices[count]);
     }
     return tp_config_fail(text, place, "must be %s%s", count > 1 ? "one of " : "", list);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "config/fields.h"
 #include "config_fixture.h"
 
 static void test_trainer_mon_defaults(void **state)
@@ -357,27 +358,44 @@ static void test_warnings(void **state)
                       "\"append_output\": [], \"squash_name\": false, \"stack_info\": false,"
                       "\"monitor_mbs_grad\": false, \"l2_targets\": {},"
                       "\"recording_l2_features\": false, \"params_effrank\": [],"
-                      "\"alert\": {\"rules\": [], \"dump\": false, \"inform\": {}}}"),
+                      "\"alert\": {\"rules\": [], \"dump\": false, \"inform\": {}},"
+                      "\"wg_distribution\": true}"),
         "");
+    assert_string_equal(read_warnings("{\"cc_distribution\": {\"enable\": false, \"cc_codeline\": "
+                                      "[\"a\"]}, \"wg_distribution\": true}"),
+                        "");
     assert_string_equal(
-        read_warnings("{\"cc_distribution\": {\"enable\": false, \"cc_codeline\": [\"a\"]}}"), "");
-    assert_string_equal(
-        read_warnings("{\"print_struct\": true,\n\"module_ranks\": \"0\",\n\"start_step\": 1,\n"
-                      "\"step_interval\": 2,\n\"collect_times\": 5,\n\"append_output\": [\"a\"],\n"
-                      "\"cc_distribution\": {\"enable\": true},\n\"l2_targets\": {\"x\": []},\n"
-                      "\"alert\": {\"dump\": true,\n\"inform\": {\"recipient\": \"email\"}},\n"
-                      "\"format\": \"database\"}"),
-        "tensorprobe: warning: t.json:1: print_struct: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:2: module_ranks: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:3: start_step: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:4: step_interval: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:5: collect_times: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:6: append_output: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:7: cc_distribution: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:8: l2_targets: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:9: alert.dump: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:10: alert.inform: this version does not act on this field\n"
-        "tensorprobe: warning: t.json:11: format: this version writes no database: the journal "
+        read_warnings(
+            "{\"ur_distribution\": true,\n\"monitor_mbs_grad\": true,\n"
+            "\"append_output\": [\"Dec03_21-34-40\", \"Dec03_21-34-41\"],\n"
+            "\"cc_distribution\": {\"enable\": true},\n\"l2_targets\": {\"x\": []},\n"
+            "\"recording_l2_features\": true, \"sa_order\": \"b,s,h,d\",\n"
+            "\"stack_info\": true, \"params_effrank\": [\"a\"],\n"
+            "\"alert\": {\"dump\": true,\n\"inform\": {\"connection_str\": \"sqlite://\"}},\n"
+            "\"format\": \"database\", \"wg_distribution\": true}"),
+        "tensorprobe: warning: t.json:1:2: ur_distribution: this version does not act on it: no "
+        "update and no ratio is recorded\n"
+        "tensorprobe: warning: t.json:2:1: monitor_mbs_grad: this version does not act on it: "
+        "gradients are recorded once a step\n"
+        "tensorprobe: warning: t.json:3:1: append_output: this version does not act on it: a new "
+        "directory is made\n"
+        "tensorprobe: warning: t.json:4:1: cc_distribution: this version does not act on it: no "
+        "collective is watched\n"
+        "tensorprobe: warning: t.json:5:1: l2_targets: this version does not act on it: nothing "
+        "but the statistics is recorded\n"
+        "tensorprobe: warning: t.json:6:1: recording_l2_features: this version does not act on it: "
+        "nothing but the statistics is recorded\n"
+        "tensorprobe: warning: t.json:6:32: sa_order: this version does not act on it: nothing but "
+        "the statistics is recorded\n"
+        "tensorprobe: warning: t.json:7:1: stack_info: this version does not act on it: no call "
+        "stack is recorded\n"
+        "tensorprobe: warning: t.json:7:21: params_effrank: this version does not act on it: no "
+        "rank is computed\n"
+        "tensorprobe: warning: t.json:8:11: alert.dump: this version does not act on it: alerts "
+        "are in the journal, and no anomaly.json is written\n"
+        "tensorprobe: warning: t.json:9:1: alert.inform: this version does not act on it: alerts "
+        "are on the console and in the journal, and nobody is informed\n"
+        "tensorprobe: warning: t.json:10:1: format: this version writes no database: the journal "
         "keeps the values\n");
     assert_string_equal(
         read_warnings(
@@ -392,12 +410,116 @@ static void test_warnings(void **state)
     tp_config_free(&c);
 }
 
+static void test_who_switches_nothing_on_is_told(void **state)
+{
+    static const char *const on[] = {"xy_distribution", "wg_distribution", "param_distribution",
+                                     "mv_distribution"};
+    char text[64];
+    (void)state;
+    for (size_t i = 0; i < sizeof on / sizeof on[0]; i++) {
+        assert_non_null(strstr(read_warnings("{\"all_xy\": true}"), on[i]));
+        snprintf(text, sizeof text, "{\"%s\": true}", on[i]);
+        assert_string_equal(read_warnings(text), "");
+    }
+    assert_ptr_equal(strstr(read_warnings("{\"all_xy\": true}"),
+                            "tensorprobe: warning: t.json: nothing is switched on, so that nothing "
+                            "will be recorded; set one of these to true: "),
+                     read_warnings("{\"all_xy\": true}"));
+}
+
+static void test_collectives_and_alerts(void **state)
+{
+    (void)state;
+    tp_config c = read_good(
+        "{\"cc_distribution\": {\"enable\": true, \"cc_codeline\": [\"train.py\\\\[23\\\\]\", "
+        "\"b\"], "
+        "\"cc_pre_hook\": true, \"cc_log_only\": true}, \"append_output\": [\"Dec03_21-34-40\", "
+        "\"Jan31_00-00-59\"], \"alert\": {\"dump\": true, \"inform\": {\"recipient\": \"email\", "
+        "\"send_email_address\": \"a@b\", \"receive_email_address\": \"c@d\", "
+        "\"send_email_username\": \"u\", \"send_email_password\": \"p\", \"smtp_server\": \"s\", "
+        "\"smtp_port\": \"25\"}}}",
+        false);
+    assert_true(c.cc_enable && c.cc_pre_hook && c.cc_log_only && c.alert_dump);
+    assert_int_equal(c.cc_codeline.count, 2);
+    assert_string_equal(c.cc_codeline.items[0], "train.py\\[23\\]");
+    assert_string_equal(c.cc_codeline.items[1], "b");
+    assert_string_equal(c.append_output[0], "Dec03_21-34-40");
+    assert_string_equal(c.append_output[1], "Jan31_00-00-59");
+    assert_int_equal(c.inform.recipient, TP_INFORM_EMAIL);
+    assert_string_equal(c.inform.send_email_address, "a@b");
+    assert_string_equal(c.inform.receive_email_address, "c@d");
+    assert_string_equal(c.inform.send_email_username, "u");
+    assert_string_equal(c.inform.send_email_password, "p");
+    assert_string_equal(c.inform.smtp_server, "s");
+    assert_int_equal(c.inform.smtp_port, 25);
+    tp_config_free(&c);
+    c = read_good("{\"alert\": {\"inform\": {\"connection_str\": \"sqlite:///a.db\"}}}", false);
+    assert_int_equal(c.inform.recipient, TP_INFORM_DATABASE);
+    assert_string_equal(c.inform.connection_str, "sqlite:///a.db");
+    assert_int_equal(c.inform.smtp_port, 587);
+    assert_false(c.cc_enable || c.alert_dump);
+    assert_string_equal(c.append_output[0], "");
+    tp_config_free(&c);
+    c = read_good("{\"alert\": {\"inform\": {}}}", false);
+    assert_int_equal(c.inform.recipient, TP_INFORM_NOBODY);
+    tp_config_free(&c);
+}
+
+/* Both documents show addresses that nobody has. */
+static void test_placeholders_inform_nobody(void **state)
+{
+    static const char *const texts[] = {
+        "{\"wg_distribution\": true, \"alert\": {\"inform\": {\"recipient\": \"database\", "
+        "\"connection_str\": \"mysql+pymysql://username:password@host:port/database\"}}}",
+        "{\"wg_distribution\": true, \"alert\": {\"inform\": {\"recipient\":\"email\", "
+        "\"send_email_address\": \"sender@huawei.com\", \"receive_email_address\": "
+        "\"receiver@huawei.com\", \"send_email_username\": \"username\", "
+        "\"send_email_password\": \"******\", \"smtp_server\": \"smtpscn.huawei.com\", "
+        "\"smtp_port\": \"587\"}}}",
+    };
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        tp_config c = read_good(texts[i], false);
+        assert_int_equal(c.inform.recipient, TP_INFORM_NOBODY);
+        tp_config_free(&c);
+        assert_string_equal(
+            read_warnings(texts[i]),
+            "tensorprobe: warning: t.json:1:37: alert.inform: is the documentation's placeholder: "
+            "nobody is informed; write your own address, or remove it\n");
+    }
+}
+
+/* The table says of each field what tp_config_defaults says. */
+static void test_the_table_has_the_defaults(void **state)
+{
+    (void)state;
+    for (int watch = 0; watch < 2; watch++) {
+        for (size_t i = 0; i < tp_config_root_members.count; i++) {
+            const tp_config_field *field = &tp_config_root_members.fields[i];
+            const char *value = watch && field->for_watch ? field->for_watch : field->fallback;
+            char text[512];
+            tp_config plain;
+            if (value == NULL) {
+                continue;
+            }
+            snprintf(text, sizeof text, "{\"all_xy\": %s, \"%s\": %s}", watch ? "true" : "false",
+                     field->name, value);
+            tp_config read = read_good(text, watch != 0);
+            tp_config_defaults(&plain, watch != 0);
+            assert_memory_equal(&read, &plain, sizeof plain);
+            tp_config_free(&read);
+        }
+    }
+}
+
 static void test_every_request_for_memory_may_fail(void **state)
 {
     static const char text[] =
         "{\"targets\": {\"language_model.encoder.layers.0\": {\"input\": \"tuple[2]:0\"}, "
         "\"language_model.encoder.layers.1\": {}}, \"ops\": [\"norm\", \"min\"], "
-        "\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}]}}";
+        "\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}], \"inform\": "
+        "{\"connection_str\": \"a\", \"smtp_server\": \"b\"}}, \"module_ranks\": [1], "
+        "\"cc_distribution\": {\"cc_codeline\": [\"a\", \"b\"]}} // none";
     unsigned long n = 0;
     tp_status status = TP_ERR_NOMEM;
     (void)state;
@@ -416,7 +538,7 @@ static void test_every_request_for_memory_may_fail(void **state)
             tp_config_free(&c);
         }
     }
-    assert_true(n > 4); /* Jansson's memory, the targets and their names */
+    assert_true(n > 11); /* the text, Jansson's memory, targets and names, texts and ranks */
 }
 
 /* What Jansson needs most memory for. */
@@ -482,6 +604,10 @@ int main(void)
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_formats_of_sides),
         cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_who_switches_nothing_on_is_told),
+        cmocka_unit_test(test_collectives_and_alerts),
+        cmocka_unit_test(test_placeholders_inform_nobody),
+        cmocka_unit_test(test_the_table_has_the_defaults),
         cmocka_unit_test(test_every_request_for_memory_may_fail),
         cmocka_unit_test(test_costly_texts),
         cmocka_unit_test(test_files),
