@@ -85,10 +85,9 @@ static void put_shape(tp_buf *out, const int64_t *dims, uint32_t ndim)
 static void put_number(tp_buf *out, double value, uint32_t digits)
 {
     char text[TP_DECIMAL_MAX];
-    if (digits > 0) {
-        value = tp_decimal_round(value, digits);
-    }
-    tp_buf_put(out, text, tp_decimal_write(value, text));
+    size_t length =
+        digits > 0 ? tp_decimal_write_rounded(value, digits, text) : tp_decimal_write(value, text);
+    tp_buf_put(out, text, length);
 }
 
 /* "<vpp>,<name>," */

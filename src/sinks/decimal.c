@@ -4,7 +4,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* The point of a decimal is a comma where the program has set such a locale; never in our files. */
 static locale_t plain;
@@ -50,15 +49,23 @@ size_t tp_decimal_write(double value, char text[TP_DECIMAL_MAX])
     return (size_t)length;
 }
 
-double tp_decimal_round(double value, uint32_t digits)
+size_t tp_decimal_write_rounded(double value, uint32_t digits, char text[TP_DECIMAL_MAX])
 {
-    char text[64];
     if (!(fabs(value) < 0x1p53)) { /* no decimals to round, or no number */
-        return value;
+        return tp_decimal_write(value, text);
     }
     locale_t before = use_plain();
-    snprintf(text, sizeof text, "%.*f", (int)digits, value);
-    double rounded = strtod(text, NULL);
+    size_t length = (size_t)snprintf(text, TP_DECIMAL_MAX, "%.*f", (int)digits, value);
     uselocale(before);
-    return rounded;
+    while (text[length - 1] == '0') { /* there is a point, as digits > 0 */
+        length--;
+    }
+    if (text[length - 1] == '.') {
+        length--;
+    }
+    if (length == 2 && text[0] == '-' && text[1] == '0') {
+        text[0] = '0';
+        length = 1;
+    }
+    return length;
 }

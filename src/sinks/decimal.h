@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TP_DECIMAL_MAX 32
+#define TP_DECIMAL_MAX 48
 
 /* All write less than TP_DECIMAL_MAX bytes and return how many; a terminator may follow them. */
 
@@ -15,7 +15,8 @@ size_t tp_decimal_write_integer(uint64_t value, char text[TP_DECIMAL_MAX]);
  * zeros. */
 size_t tp_decimal_write(double value, char text[TP_DECIMAL_MAX]);
 
-/* The double nearest to value rounded to that many decimals (1 … 20), as Python's round. */
-double tp_decimal_round(double value, uint32_t digits);
+/* Rounded to that many decimals (1 … 20), without zeros at the end: reads back to what Python's
+ * round gives. */
+size_t tp_decimal_write_rounded(double value, uint32_t digits, char text[TP_DECIMAL_MAX]);
 
 #endif

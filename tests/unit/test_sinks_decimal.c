@@ -96,14 +96,34 @@ static void test_every_number_reads_back(void **state)
 
 static void test_rounding(void **state)
 {
+    static const struct {
+        double value;
+        uint32_t digits;
+        const char *text;
+    } cases[] = {
+        {0.123456789, 6, "0.123457"},
+        {-3.2686389, 6, "-3.268639"}, /* 17 digits of that are -3.2686389999999999 */
+        {0.125, 2, "0.12"},           /* ties are decided by the exact value */
+        {2.5, 20, "2.5"},
+        {1e-9, 6, "0"},
+        {-1e-9, 6, "0"},
+        {-0.0, 6, "0"},
+        {100, 1, "100"},
+        {-7000.04, 1, "-7000"},
+        {0.1, 20, "0.10000000000000000555"},
+        {-9007199254740991, 20, "-9007199254740991"},
+        {-1e300, 1, "-1.0000000000000001e+300"},
+        {(double)NAN, 3, "nan"},
+        {-(double)INFINITY, 3, "-inf"},
+    };
     (void)state;
-    assert_true(tp_decimal_round(0.123456789, 6) == 0.123457);
-    assert_true(tp_decimal_round(2.5, 20) == 2.5);
-    assert_true(tp_decimal_round(0.125, 2) == 0.12); /* ties are decided by the exact value */
-    assert_true(tp_decimal_round(1e-9, 6) == 0);
-    assert_true(tp_decimal_round(-1e300, 1) == -1e300);
-    assert_true(isnan(tp_decimal_round((double)NAN, 3)));
-    assert_true(isinf(tp_decimal_round((double)INFINITY, 3)));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[TP_DECIMAL_MAX + 1];
+        size_t length = tp_decimal_write_rounded(cases[i].value, cases[i].digits, text);
+        assert_true(length < TP_DECIMAL_MAX);
+        text[length] = '\0';
+        assert_string_equal(text, cases[i].text);
+    }
 }
 
 static void test_integers(void **state)
