@@ -141,13 +141,14 @@ static void take_alerts(struct summary *summary, const tp_reader *reader, const 
     if (!all && summary->alert_steps > ALERTS_SHOWN) {
         return;
     }
-    uint32_t last_rule = 0;
+    uint64_t shown = 0; /* bit of each rule that had its line */
     for (uint64_t i = 0; i < batch->count; i++) {
         const tp_record *record = &batch->records[i];
-        if (all || record->u.alert.rule != last_rule) {
+        uint64_t bit = UINT64_C(1) << (record->u.alert.rule % 64);
+        if (all || (shown & bit) == 0) {
             describe_alert(&summary->alert_text, reader, batch->step, record);
         }
-        last_rule = record->u.alert.rule;
+        shown |= bit;
     }
 }
 
@@ -205,12 +206,13 @@ static void print_quantities(const struct summary *summary, const tp_reader *rea
     printf("\nrecords  %" PRIu64 "\n", summary->records);
 }
 
+/* In per cent of the steps and of the waiting between them. */
 static void print_cost(const struct summary *summary)
 {
     if (summary->step_ns == 0) {
         return;
     }
-    double total = (double)summary->step_ns;
+    double total = (double)(summary->step_ns + summary->wait_ns);
     printf("cost     hooks %.2f %%, writer thread %.2f %%, waiting %.2f %% of %.1f s",
            100.0 * (double)summary->hook_ns / total, 100.0 * (double)summary->writer_ns / total,
            100.0 * (double)summary->wait_ns / total, total / 1e9);

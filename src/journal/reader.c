@@ -284,7 +284,10 @@ tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error
         status = tp_segment_find(reader->folder, 0, &first, &last);
     }
     if (status != TP_OK) {
-        tp_fail(error, status, status == TP_ERR_NOTFOUND ? "%s holds no journal" : "can't list %s",
+        tp_fail(error, status,
+                status == TP_ERR_NOTFOUND
+                    ? "%s holds no journal (what does is named after a run: TIME-rankN-RUN)"
+                    : "can't list %s",
                 directory);
         goto fail;
     }

@@ -5,15 +5,16 @@
 
 #include "base/log.h"
 
-/* "AnomalyTurbulence: norm 512.3, while the mean of 31 earlier steps is 4.1" */
+/* "norm is 512.3, the mean of 31 earlier steps 4.1" */
 static void describe(const tp_alert *alert, char *text, size_t size)
 {
     const char *op = tp_op_name(alert->op);
     if (alert->op == TP_OP_NANS) {
         snprintf(text, size, "%.0f values are NaN", alert->value);
     } else if (!isnan(alert->baseline)) {
-        snprintf(text, size, "%s is %.4g, the mean of %llu earlier steps %.4g", op, alert->value,
-                 (unsigned long long)alert->samples, alert->baseline);
+        snprintf(text, size, "%s is %.4g, the mean of %llu earlier step%s %.4g", op, alert->value,
+                 (unsigned long long)alert->samples, alert->samples == 1 ? "" : "s",
+                 alert->baseline);
     } else {
         snprintf(text, size, "%s is %.4g", op, alert->value);
     }

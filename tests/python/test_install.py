@@ -6,6 +6,7 @@ and with the command.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+
+from tensorprobe import _core
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release"))
@@ -137,6 +141,10 @@ def test_installed_headers_are_the_public_ones(prefix: Prefix) -> None:
     assert installed == {path.name for path in (ROOT / "include").glob("**/*.h")}
 
 
+def test_prefix_holds_nothing_else(prefix: Prefix) -> None:
+    assert {path.name for path in prefix.path.iterdir()} <= {"bin", "include", "lib", "lib64"}
+
+
 def test_example_learns(run: Run) -> None:
     assert np.mean(run.loss[-5:]) < 0.8 * run.loss[0]
 
@@ -163,7 +171,10 @@ def test_show_prints_what_the_journal_holds(prefix: Prefix, run: Run) -> None:
         re.MULTILINE,
     )
     assert re.search(r"^alerts +none$", output, re.MULTILINE)
-    assert re.search(r"^cost +hooks \d", output, re.MULTILINE)
+    cost = re.search(r"^cost +hooks ([\d.]+) %, .* waiting ([\d.]+) %", output, re.MULTILINE)
+    assert cost is not None
+    assert 0 < float(cost[1]) < 100
+    assert 0 <= float(cost[2]) < 100
     line = re.search(r"^param_origin +(\d+) +(\S+) +(\S+) +hidden\.weight$", output, re.MULTILINE)
     assert line is not None
     assert line.groups() == (str(STEPS), f"0-{STEPS - 1}", f"{run.weight_norm[-1]:.6g}")
@@ -178,6 +189,29 @@ def test_broken_weight_is_named_where_it_first_shows(
     alerts = re.findall(r"^ +step (\d+) +(\S+) +(\S+) (\S+): ", output, re.MULTILINE)
     # The forward pass is the first to see the weight.
     assert alerts[0] == (str(BREAK_AT), "AnomalyNan", "actv", "hidden.output")
+
+
+def test_show_has_one_line_for_a_step_and_rule(prefix: Prefix, tmp_path: Path) -> None:
+    rules = [
+        {"rule_name": "AnomalyNan", "args": {"threshold": 100}},
+        {"rule_name": "AnomalyTurbulence", "args": {"threshold": 0.5}},
+    ]
+    monitor = _core.Monitor(
+        config_json=json.dumps({"format": "api", "alert": {"rules": rules}}),
+        output_dir=str(tmp_path),
+    )
+    keys = [monitor.key(name, _core.ACTIVATION, _core.ROLE_OUTPUT) for name in "abcd"]
+    for values in ([1.0, 1.0, 1.0, 1.0], [1.0, 200.0, 2.0, 300.0]):  # none, both, one, both
+        for key, value in zip(keys, values, strict=True):
+            monitor.observe(key, torch.tensor([value]))
+        monitor.step()
+    directory = monitor.directory
+    monitor.close()
+    output = prefix.tool("show", directory).stdout
+    lines = re.findall(r"^ +step (\d+) +(\S+) +actv (\S+): ", output, re.MULTILINE)
+    assert lines == [("1", "AnomalyNan", "b.output"), ("1", "AnomalyTurbulence", "b.output")]
+    every = prefix.tool("show", "--alerts", directory).stdout
+    assert len(re.findall(r"^ +step 1 ", every, re.MULTILINE)) == 5
 
 
 def steps_of(table: Path) -> list[int]:
