@@ -269,6 +269,30 @@ static bool is_wanted(const tp_reader *reader, const tp_record *record, const wa
            (want->role == NULL || strcmp(role_name(key->role), want->role) == 0);
 }
 
+/* A name under which nothing was recorded has no values; a word that means nothing is an error. */
+static bool words_exist(const wanted *want, const char *op)
+{
+    bool quantity = false;
+    for (uint32_t i = 1; tp_quantity_name(i) != NULL; i++) {
+        quantity = quantity || strcmp(tp_quantity_name(i), want->quantity) == 0;
+    }
+    if (!quantity) {
+        PyErr_Format(PyExc_ValueError, "no such quantity: '%s'; a CSV file's kind is one",
+                     want->quantity);
+        return false;
+    }
+    if (want->role != NULL && strcmp(want->role, role_name(TP_ROLE_INPUT)) != 0 &&
+        strcmp(want->role, role_name(TP_ROLE_OUTPUT)) != 0 && want->role[0] != '\0') {
+        PyErr_Format(PyExc_ValueError, "no such role: '%s'; write 'input' or 'output'", want->role);
+        return false;
+    }
+    if (want->op == 0) {
+        PyErr_Format(PyExc_ValueError, "no such op: '%s'", op);
+        return false;
+    }
+    return true;
+}
+
 static bool append(PyObject *list, PyObject *value)
 {
     const bool ok = value != NULL && PyList_Append(list, value) == 0;
@@ -304,8 +328,8 @@ static PyObject *journal_series(PyObject *object, PyObject *args, PyObject *kwar
         return NULL;
     }
     want.op = tp_op_from_name(op);
-    if (want.op == 0) {
-        return PyErr_Format(PyExc_ValueError, "no such op: '%s'", op);
+    if (!words_exist(&want, op)) {
+        return NULL;
     }
     PyObject *steps = PyList_New(0);
     PyObject *values = PyList_New(0);

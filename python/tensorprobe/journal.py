@@ -154,8 +154,10 @@ class Journal:
     ) -> tuple[list[int], list[float]]:
         """Steps and values of one series, for example ``("fc1", "actv", "output")``.
 
-        What is None is not looked at: values of every micro step, call and slot then follow one
-        another.
+        name is the module's or parameter's own, without ``.input`` or ``.output``; ``defined()``
+        lists what there is, and a name that isn't there has no values. What is None is not looked
+        at: values of every micro step, call and slot then follow one another.
+        Raises ValueError for a quantity, role or op that doesn't exist.
         """
         return _core.JournalReader(self.directory).series(
             name,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tensorprobe
 from journal_reader import (
     ALERTS,
     BATCH,
@@ -187,3 +188,22 @@ def test_a_torn_tail_ends_the_journal(directory: Path, tmp_path: Path) -> None:
     frames = len(list(read_journal(tmp_path)))
     torn.write_bytes(whole[:-1])
     assert len(list(read_journal(tmp_path))) == frames - 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("a", "gradient"), "no such quantity: 'gradient'"),
+        (("a", "actv", "outptu"), "no such role: 'outptu'"),
+        (("a", "actv", "output", "nrom"), "no such op: 'nrom'"),
+    ],
+)
+def test_series_refuses_words_that_do_not_exist(
+    directory: Path, words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        tensorprobe.Journal(directory).series(*words)
+
+
+def test_series_of_an_unknown_name_has_no_values(directory: Path) -> None:
+    assert tensorprobe.Journal(directory).series("nobody", "actv", "input") == ([], [])
