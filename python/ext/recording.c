@@ -132,10 +132,10 @@ static bool define_shape(monitor_object *monitor, const reading *values, site *p
 bool reading_record(monitor_object *monitor, const reading *values, site *place,
                     uint32_t micro_step, uint32_t call)
 {
-    tp_step *step = tp_monitor_open_step(monitor->monitor);
+    tp_step *step;
     tp_record *slot = NULL;
     if (!define_shape(monitor, values, place) ||
-        (slot = tp_step_reserve(step, place->key)) == NULL) {
+        (slot = tp_monitor_reserve(monitor->monitor, place->key, &step)) == NULL) {
         PyErr_NoMemory();
         return false;
     }

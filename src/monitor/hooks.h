@@ -1,4 +1,4 @@
-/* What a frontend (the Python extension) needs beyond the public calls: the open step's slots, the
+/* What a frontend (the Python extension) needs beyond the public calls: slots of the open step, the
  * registry and the configuration. tensorprobe/monitor.h is for everybody else. */
 #ifndef TP_MONITOR_HOOKS_H
 #define TP_MONITOR_HOOKS_H
@@ -13,9 +13,10 @@
 /* False after close has begun and in a forked child: hooks then return at once. One load. */
 bool tp_monitor_is_active(const tp_monitor *monitor);
 
-/* The step that is being filled. Reserving and filling: any thread (record/step.h). The pointer is
- * good until the next tp_monitor_step; a slot that is filled later keeps its own step alive. */
-tp_step *tp_monitor_open_step(tp_monitor *monitor);
+/* A slot of the open step, as tp_step_reserve gives it, and that step, for tp_step_fill. Any thread,
+ * also while another one ends the step: the slot then belongs to the step before or after. NULL: no
+ * memory, or a forked child. */
+tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, tp_step **step);
 
 tp_registry *tp_monitor_registry(tp_monitor *monitor);
 

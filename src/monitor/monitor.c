@@ -15,12 +15,12 @@ struct tp_monitor {
     tp_config config;
     tp_registry *registry;
     tp_writer *writer;
-    _Atomic(tp_step *) step; /* the open one */
+    pthread_mutex_t step_lock; /* held while a slot is reserved, and while steps change places */
+    tp_step *step;             /* the open one; NULL: there was no memory for it */
     uint64_t step_number;
     tp_run_info run;
     int32_t pp_stage;
     uint32_t micro_steps;
-    uint64_t waited_ns; /* by the end of the step before this one */
     unsigned generation;
     atomic_bool closing;
     atomic_ullong hook_ns, errors;
@@ -108,7 +108,8 @@ static tp_status name_run(tp_monitor *monitor, const tp_monitor_options *options
 
 static void free_monitor(tp_monitor *monitor)
 {
-    tp_step_free(atomic_load(&monitor->step));
+    tp_step_free(monitor->step);
+    pthread_mutex_destroy(&monitor->step_lock);
     tp_registry_free(monitor->registry);
     tp_config_free(&monitor->config);
     tp_free(monitor);
@@ -125,7 +126,6 @@ static tp_step *begin_step(tp_monitor *monitor, tp_step *step)
     header->rank = monitor->run.rank;
     header->attempt = monitor->run.attempt;
     header->pp_stage = monitor->pp_stage;
-    header->wait_ns = monitor->waited_ns;
     return step;
 }
 
@@ -146,6 +146,7 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
         return status;
     }
     pthread_once(&fork_once, watch_forks);
+    pthread_mutex_init(&monitor->step_lock, NULL);
     monitor->generation = atomic_load(&generation);
     monitor->step_number = options->start_step;
     status = name_run(monitor, options, error);
@@ -153,9 +154,10 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
         status = tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
     }
     if (status == TP_OK) {
-        tp_step *first = begin_step(monitor, NULL);
-        atomic_store(&monitor->step, first);
-        status = first != NULL ? TP_OK : tp_fail(error, TP_ERR_NOMEM, "no memory for a step");
+        monitor->step = begin_step(monitor, NULL);
+        if (monitor->step == NULL) {
+            status = tp_fail(error, TP_ERR_NOMEM, "no memory for a step");
+        }
     }
     if (status == TP_OK) {
         const tp_writer_options writer = {monitor->base,     monitor->directory, monitor->run,
@@ -179,9 +181,19 @@ bool tp_monitor_is_active(const tp_monitor *monitor)
     return !is_inherited(monitor) && !atomic_load_explicit(&monitor->closing, memory_order_relaxed);
 }
 
-tp_step *tp_monitor_open_step(tp_monitor *monitor)
+tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, tp_step **step)
 {
-    return atomic_load_explicit(&monitor->step, memory_order_acquire);
+    tp_record *slot = NULL;
+    if (is_inherited(monitor)) {
+        return NULL; /* the lock may have been held when the process forked */
+    }
+    pthread_mutex_lock(&monitor->step_lock);
+    if (monitor->step != NULL) {
+        *step = monitor->step;
+        slot = tp_step_reserve(monitor->step, key);
+    }
+    pthread_mutex_unlock(&monitor->step_lock);
+    return slot;
 }
 
 tp_registry *tp_monitor_registry(tp_monitor *monitor)
@@ -196,20 +208,28 @@ const tp_config *tp_monitor_config(const tp_monitor *monitor)
 
 void tp_monitor_add_hook_time(tp_monitor *monitor, uint64_t ns)
 {
-    atomic_fetch_add_explicit(&monitor->hook_ns, ns, memory_order_relaxed);
-    tp_step *step = tp_monitor_open_step(monitor);
-    if (step != NULL) {
-        tp_step_add_hook_time(step, ns);
+    if (is_inherited(monitor)) {
+        return;
     }
+    atomic_fetch_add_explicit(&monitor->hook_ns, ns, memory_order_relaxed);
+    pthread_mutex_lock(&monitor->step_lock);
+    if (monitor->step != NULL) {
+        tp_step_add_hook_time(monitor->step, ns);
+    }
+    pthread_mutex_unlock(&monitor->step_lock);
 }
 
 void tp_monitor_count_error(tp_monitor *monitor)
 {
-    atomic_fetch_add_explicit(&monitor->errors, 1, memory_order_relaxed);
-    tp_step *step = tp_monitor_open_step(monitor);
-    if (step != NULL) {
-        tp_step_count_error(step);
+    if (is_inherited(monitor)) {
+        return;
     }
+    atomic_fetch_add_explicit(&monitor->errors, 1, memory_order_relaxed);
+    pthread_mutex_lock(&monitor->step_lock);
+    if (monitor->step != NULL) {
+        tp_step_count_error(monitor->step);
+    }
+    pthread_mutex_unlock(&monitor->step_lock);
 }
 
 void tp_monitor_set_micro_steps(tp_monitor *monitor, uint32_t micro_steps)
@@ -245,8 +265,8 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
         tp_monitor_count_error(monitor);
         return status;
     }
-    tp_step *step = tp_monitor_open_step(monitor);
-    tp_record *slot = tp_step_reserve(step, key);
+    tp_step *step;
+    tp_record *slot = tp_monitor_reserve(monitor, key, &step);
     if (slot == NULL) {
         return TP_ERR_NOMEM;
     }
@@ -260,24 +280,36 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
     return TP_OK;
 }
 
-/* Closes the open step and hands it to the writer; the next one is open afterwards. */
+/* Puts next (may be NULL) in the place of the open step, which is returned: from then on nobody
+ * reserves a slot in it. */
+static tp_step *exchange_step(tp_monitor *monitor, tp_step *next)
+{
+    pthread_mutex_lock(&monitor->step_lock);
+    tp_step *step = monitor->step;
+    monitor->step = next;
+    pthread_mutex_unlock(&monitor->step_lock);
+    return step;
+}
+
+/* Closes the open step and hands it to the writer. The next one is open before that: other threads
+ * may observe while this one waits for the writer. */
 static tp_status end_step(tp_monitor *monitor, uint32_t flags)
 {
-    tp_step *step = tp_monitor_open_step(monitor);
+    uint64_t waited_ns;
+    monitor->step_number++;
+    tp_step *next = begin_step(monitor, tp_writer_take_spare(monitor->writer));
+    tp_step *step = exchange_step(monitor, next);
     tp_step_header(step)->micro_steps = monitor->micro_steps;
     tp_step_header(step)->flags |= flags;
     tp_step_close(step);
-    tp_writer_submit(monitor->writer, &step, &monitor->waited_ns);
+    tp_writer_submit(monitor->writer, step, &waited_ns);
     monitor->micro_steps = 0;
-    monitor->step_number++;
-    tp_step *next = begin_step(monitor, step);
     if (next == NULL) {
         /* Nothing to record into, and no way to go on: the monitor ends, training does not. */
         atomic_store(&monitor->closing, true);
-        atomic_store(&monitor->step, NULL); /* it is the writer's */
         return TP_ERR_NOMEM;
     }
-    atomic_store_explicit(&monitor->step, next, memory_order_release);
+    tp_step_header(next)->wait_ns = waited_ns;
     return TP_OK;
 }
 
@@ -313,9 +345,8 @@ tp_status tp_monitor_finish(tp_monitor *monitor)
     if (is_inherited(monitor)) {
         return TP_ERR_STATE;
     }
-    tp_step *step = tp_monitor_open_step(monitor);
     bool first = !atomic_exchange(&monitor->closing, true);
-    if (first && step != NULL && tp_step_count(step) > 0) {
+    if (first && monitor->step != NULL && tp_step_count(monitor->step) > 0) {
         end_step(monitor, TP_BATCH_PARTIAL);
     }
     return tp_writer_finish(monitor->writer);

@@ -20,6 +20,7 @@
 #define LAST_RETRY_NS (2000 * MS)
 #define CLOSE_RETRIES 20 /* failed appends before close gives the rest up */
 #define MAX_SPARE 4      /* written steps that are kept to be filled again */
+#define MAX_QUEUE 65536u /* entries, gaps among them: they would fill the memory in the end */
 
 /* What waits for the writer: a step, or what is left of one that was given up. */
 typedef struct entry {
@@ -46,6 +47,7 @@ struct tp_writer {
     bool head_pending;    /* the next one has slots to be filled: nobody waits for it */
     bool failing;         /* the journal refuses: nobody waits for it */
     bool stop;
+    bool given_up; /* at the end, after too many failures: no entry is tried any more */
     tp_step *spare[MAX_SPARE];
     uint32_t spare_count;
 
@@ -75,34 +77,57 @@ static tp_status view_entry(tp_writer *writer, const entry *e, tp_batch *batch)
     return status;
 }
 
+/* Only the end cuts it short, not a step that comes in; the lock is held. */
+static void wait_to_retry(tp_writer *writer, uint64_t limit_ns)
+{
+    const uint64_t until = tp_clock_monotonic() + limit_ns;
+    const bool stop = writer->stop;
+    while (writer->stop == stop && tp_clock_monotonic() < until) {
+        wait_for(&writer->work, &writer->lock, until);
+    }
+}
+
+static void make_gap(tp_batch *batch)
+{
+    batch->flags |= TP_BATCH_GAP;
+    batch->records = NULL;
+}
+
 /* Appends until it succeeds; false when the monitor is being closed and it keeps failing. */
 static bool journal_until_done(tp_writer *writer, const entry *e, tp_batch *batch)
 {
     uint64_t pause = FIRST_RETRY_NS;
     bool warned = false;
-    for (unsigned failures = 0;; failures++) {
+    bool too_large = false;
+    unsigned failures = 0; /* since the end was asked for */
+    if (writer->given_up) {
+        return false;
+    }
+    for (;;) {
         tp_error error;
         tp_status status = view_entry(writer, e, batch);
         if (status != TP_OK) {
             tp_fail(&error, status, "no memory");
         } else {
+            if (too_large) {
+                make_gap(batch);
+            }
             status = tp_output_journal(writer->output, batch, &error);
         }
-        if (status == TP_ERR_ARGUMENT && (batch->flags & TP_BATCH_GAP) == 0) {
+        if (status == TP_ERR_ARGUMENT && !too_large) {
             /* No journal takes a step of that size: its place is all that can be kept. */
             tp_log(TP_LOG_WARNING, "%s: recorded as a gap", error.message);
             atomic_fetch_add(&writer->gaps, 1);
-            batch->flags |= TP_BATCH_GAP;
-            batch->records = NULL;
+            too_large = true;
+            make_gap(batch);
             status = tp_output_journal(writer->output, batch, &error);
         }
         pthread_mutex_lock(&writer->lock);
         writer->failing = status != TP_OK;
-        bool give_up = status != TP_OK && writer->stop && failures >= CLOSE_RETRIES;
+        bool give_up = status != TP_OK && writer->stop && failures++ == CLOSE_RETRIES;
         if (status != TP_OK && !give_up) {
             pthread_cond_broadcast(&writer->done);
-            uint64_t limit = writer->stop ? FIRST_RETRY_NS : pause;
-            wait_for(&writer->work, &writer->lock, tp_clock_monotonic() + limit);
+            wait_to_retry(writer, writer->stop ? FIRST_RETRY_NS : pause);
             pause = pause * 2 > LAST_RETRY_NS ? LAST_RETRY_NS : pause * 2;
         }
         pthread_mutex_unlock(&writer->lock);
@@ -117,6 +142,7 @@ static bool journal_until_done(tp_writer *writer, const entry *e, tp_batch *batc
             warned = true;
         }
         if (give_up) {
+            writer->given_up = true;
             return false;
         }
     }
@@ -160,10 +186,20 @@ static void mark_journaled(tp_writer *writer)
     pthread_mutex_unlock(&writer->lock);
 }
 
+/* Keeps a step to be filled again; the lock is held. What is returned is left over. */
+static tp_step *keep_spare(tp_writer *writer, tp_step *step)
+{
+    /* Whoever still holds a slot of it may fill it: nobody else may. */
+    if (step == NULL || !tp_step_is_complete(step) || writer->spare_count == MAX_SPARE) {
+        return step;
+    }
+    writer->spare[writer->spare_count++] = step;
+    return NULL;
+}
+
 /* Takes the first entry off the queue; its step becomes a spare one. */
 static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
 {
-    tp_step *surplus = e->step;
     pthread_mutex_lock(&writer->lock);
     writer->first = (writer->first + 1) % writer->capacity;
     writer->count--;
@@ -171,13 +207,10 @@ static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
     if (!journaled) {
         writer->unjournaled--;
     }
-    if (e->step != NULL && tp_step_is_complete(e->step) && writer->spare_count < MAX_SPARE) {
-        writer->spare[writer->spare_count++] = e->step;
-        surplus = NULL;
-    }
+    tp_step *surplus = keep_spare(writer, e->step);
     pthread_cond_broadcast(&writer->done);
     pthread_mutex_unlock(&writer->lock);
-    tp_step_abandon(surplus); /* somebody may still fill a slot of it */
+    tp_step_abandon(surplus);
 }
 
 static void *run_writer(void *argument)
@@ -278,6 +311,9 @@ static bool reserve_entry(tp_writer *writer)
     if (writer->count < writer->capacity) {
         return true;
     }
+    if (writer->capacity == MAX_QUEUE) {
+        return false;
+    }
     entry *queue = tp_alloc((size_t)writer->capacity * 2 * sizeof *queue);
     if (queue == NULL) {
         return false;
@@ -303,12 +339,12 @@ static bool must_wait(const tp_writer *writer, uint64_t bytes)
             writer->queued_bytes + bytes > writer->options.config->budget_bytes);
 }
 
-void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns)
+void tp_writer_submit(tp_writer *writer, tp_step *step, uint64_t *waited_ns)
 {
     const uint64_t start = tp_clock_monotonic();
     const uint64_t deadline = start + writer->options.config->wait_ms * MS;
-    const uint64_t count = tp_step_count(*step);
-    uint64_t bytes = tp_step_bytes(*step);
+    const uint64_t count = tp_step_count(step);
+    const uint64_t bytes = tp_step_bytes(step);
     *waited_ns = 0;
     pthread_mutex_lock(&writer->lock);
     if (must_wait(writer, bytes)) {
@@ -317,7 +353,7 @@ void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns)
         }
         *waited_ns = tp_clock_monotonic() - start;
     }
-    if ((tp_step_header(*step)->flags & TP_BATCH_PARTIAL) == 0) {
+    if ((tp_step_header(step)->flags & TP_BATCH_PARTIAL) == 0) {
         atomic_fetch_add(&writer->steps, 1);
     }
     atomic_fetch_add(&writer->wait_ns, *waited_ns);
@@ -331,9 +367,9 @@ void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns)
     }
     if (room) {
         entry *e = &writer->queue[(writer->first + writer->count) % writer->capacity];
-        *e = (entry){.step = too_much ? NULL : *step, .bytes = too_much ? 0 : bytes};
+        *e = (entry){.step = too_much ? NULL : step, .bytes = too_much ? 0 : bytes};
         if (too_much) {
-            e->gap = *tp_step_header(*step);
+            e->gap = *tp_step_header(step);
             e->gap.flags |= TP_BATCH_GAP;
             e->gap.count = count;
         }
@@ -342,15 +378,17 @@ void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns)
         writer->queued_bytes += e->bytes;
         pthread_cond_signal(&writer->work);
     }
-    bool taken = room && !too_much;
-    /* Whoever still holds a slot of a step that was given up may fill it: nobody else may. */
-    if (taken || !tp_step_is_complete(*step)) {
-        if (!taken) {
-            tp_step_abandon(*step);
-        }
-        *step = writer->spare_count > 0 ? writer->spare[--writer->spare_count] : NULL;
-    }
+    tp_step *surplus = room && !too_much ? NULL : keep_spare(writer, step);
     pthread_mutex_unlock(&writer->lock);
+    tp_step_abandon(surplus);
+}
+
+tp_step *tp_writer_take_spare(tp_writer *writer)
+{
+    pthread_mutex_lock(&writer->lock);
+    tp_step *step = writer->spare_count > 0 ? writer->spare[--writer->spare_count] : NULL;
+    pthread_mutex_unlock(&writer->lock);
+    return step;
 }
 
 void tp_writer_get_counters(tp_writer *writer, tp_monitor_counters *counters)

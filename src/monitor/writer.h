@@ -22,12 +22,13 @@ typedef struct tp_writer_options {
 
 tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_error *error);
 
-/* Hands over a closed step, or records a gap in its place when the writer can't take it: then, and
- * without memory, *step stays with the caller, to be begun again. Otherwise *step becomes an empty
- * step that has been written before, or NULL when there is none.
- * Before that waits, at most the configured time, until all earlier complete steps are in the
- * journal and the waiting records are within the budget. *waited_ns: how long. */
-void tp_writer_submit(tp_writer *writer, tp_step **step, uint64_t *waited_ns);
+/* Hands over a closed step, or records a gap in its place when the writer can't take it. Before that
+ * waits, at most the configured time, until all earlier complete steps are in the journal and what
+ * waits is within the budget. *waited_ns: how long. */
+void tp_writer_submit(tp_writer *writer, tp_step *step, uint64_t *waited_ns);
+
+/* A step that has been written and can be begun again; NULL when there is none. */
+tp_step *tp_writer_take_spare(tp_writer *writer);
 
 void tp_writer_get_counters(tp_writer *writer, tp_monitor_counters *counters);
 

@@ -187,7 +187,10 @@ uint64_t tp_step_count(const tp_step *step)
 
 uint64_t tp_step_bytes(const tp_step *step)
 {
-    return tp_step_count(step) * sizeof(tp_record);
+    uint64_t reserved = atomic_load(&step->reserved);
+    uint64_t behind = reserved > step->capacity ? reserved - step->capacity : 0;
+    uint64_t chunks = (behind + CHUNK_RECORDS - 1) / CHUNK_RECORDS;
+    return sizeof *step + (step->capacity + chunks * CHUNK_RECORDS) * sizeof(tp_record);
 }
 
 tp_batch *tp_step_header(tp_step *step)

@@ -37,7 +37,7 @@ bool tp_step_is_complete(const tp_step *step);
 
 uint64_t tp_step_count(const tp_step *step);
 
-/* Bytes of memory that its records take. */
+/* Bytes of memory that it holds. */
 uint64_t tp_step_bytes(const tp_step *step);
 
 /* Own time and failures of hooks while the step is open. Any thread. */

@@ -65,7 +65,7 @@ static void observe(tp_monitor *monitor, uint32_t key, double x)
 
 /* What a journal held. */
 typedef struct contents {
-    uint64_t batches, gaps, partial, alerts, closes, next_step, unfilled;
+    uint64_t batches, gaps, partial, alerts, closes, next_step, unfilled, records;
 } contents;
 
 /* Reads all of it; steps must follow each other, and step s's values must be s + key + 1. */
@@ -90,6 +90,7 @@ static contents read_back(const char *directory, bool check_values)
             found.gaps += (item.batch.flags & TP_BATCH_GAP) != 0;
             found.partial += (item.batch.flags & TP_BATCH_PARTIAL) != 0;
             found.unfilled += item.batch.unfilled;
+            found.records += item.batch.count;
             for (uint64_t i = 0; item.batch.records != NULL && i < item.batch.count; i++) {
                 const tp_record *record = &item.batch.records[i];
                 if (check_values) {
@@ -191,8 +192,8 @@ static void test_filled_later(void **state)
     uint32_t key = make_key(monitor, "fc1.weight");
     observe(monitor, key, 1);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
-    tp_step *step = tp_monitor_open_step(monitor);
-    tp_record *slot = tp_step_reserve(step, key);
+    tp_step *step;
+    tp_record *slot = tp_monitor_reserve(monitor, key, &step);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
     observe(monitor, key, 3);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
@@ -204,8 +205,7 @@ static void test_filled_later(void **state)
     slot->u.stats.sum = 2;
     slot->dtype = TP_F64;
     tp_step_fill(step, slot);
-    step = tp_monitor_open_step(monitor);
-    slot = tp_step_reserve(step, key);
+    slot = tp_monitor_reserve(monitor, key, &step);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
     assert_int_equal(tp_monitor_close(&monitor), TP_OK);
     tp_step_fill(step, slot); /* too late, but no harm */
@@ -222,7 +222,7 @@ static void test_full_disk(void **state)
     (void)state;
     char directory[TP_PATH_MAX];
     tp_monitor *monitor = open_monitor("{\"format\": [\"csv\", \"tensorboard\"], \"journal\": "
-                                       "{\"budget_bytes\": 20000, \"wait_ms\": 100}}");
+                                       "{\"budget_bytes\": 5000000, \"wait_ms\": 100}}");
     strcpy(directory, tp_monitor_directory(monitor));
     uint32_t key = make_key(monitor, "fc1.weight");
     const uint64_t steps = 300;
@@ -232,6 +232,11 @@ static void test_full_disk(void **state)
         }
         if (step == 250) {
             tp_file_fail_after(0, 0);
+            tp_monitor_counters counters = {0};
+            while (counters.journaled_steps < step) { /* until the writer has tried again */
+                usleep(1000);
+                tp_monitor_get_counters(monitor, &counters);
+            }
         }
         observe(monitor, key, (double)(step + key + 1));
         assert_int_equal(tp_monitor_step(monitor), TP_OK);
@@ -328,6 +333,56 @@ static void test_next_start(void **state)
     assert_int_equal(access(csv, F_OK), 0);
 }
 
+#define OBSERVERS 3
+#define OBSERVATIONS 20000
+
+typedef struct observer {
+    tp_monitor *monitor;
+    uint32_t key;
+    uint32_t taken; /* observations that succeeded */
+    bool ended;
+} observer;
+
+static void *observe_often(void *argument)
+{
+    observer *self = argument;
+    const int64_t dims[] = {1};
+    const double x = 1;
+    const tp_tensor tensor = {&x, dims, NULL, TP_F64, 1};
+    for (int i = 0; i < OBSERVATIONS; i++) {
+        self->taken += tp_monitor_observe(self->monitor, self->key, &tensor, 0) == TP_OK;
+    }
+    __atomic_store_n(&self->ended, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Threads that observe while another one ends steps: each record is in one step or in the next. */
+static void test_observe_beside_step(void **state)
+{
+    (void)state;
+    char directory[TP_PATH_MAX];
+    observer observers[OBSERVERS] = {{0}};
+    pthread_t threads[OBSERVERS];
+    tp_monitor *monitor = open_monitor("{\"format\": \"api\", \"journal\": {\"wait_ms\": 60000}}");
+    strcpy(directory, tp_monitor_directory(monitor));
+    for (int i = 0; i < OBSERVERS; i++) {
+        observers[i] = (observer){.monitor = monitor, .key = make_key(monitor, "fc1.weight")};
+        assert_int_equal(pthread_create(&threads[i], NULL, observe_often, &observers[i]), 0);
+    }
+    for (int i = 0; i < OBSERVERS; i++) {
+        while (!__atomic_load_n(&observers[i].ended, __ATOMIC_ACQUIRE)) {
+            assert_int_equal(tp_monitor_step(monitor), TP_OK);
+        }
+        pthread_join(threads[i], NULL);
+        assert_int_equal(observers[i].taken, OBSERVATIONS);
+    }
+    assert_int_equal(tp_monitor_close(&monitor), TP_OK);
+    contents found = read_back(directory, false);
+    assert_int_equal(found.gaps, 0);
+    assert_int_equal(found.unfilled, 0);
+    assert_int_equal(found.records, OBSERVERS * OBSERVATIONS);
+}
+
 /* Two monitors of one process don't take each other for dead. */
 static void test_two_at_once(void **state)
 {
@@ -360,6 +415,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_full_disk, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_fork, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_next_start, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_observe_beside_step, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_two_at_once, make_base, remove_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
