@@ -4,6 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
@@ -30,7 +31,7 @@ demo: install ## train a small GPT, break it on purpose, and see what the monito
 	python examples/demo/train_gpt.py $(ARGS)
 
 .PHONY: test
-test: bootstrap ## everything that CI checks, what fails soonest first (about ten minutes)
+test: bootstrap ## everything that CI checks, what fails soonest first (about five minutes)
 	$(MAKE) lint
 	$(MAKE) test-gcc
 	$(MAKE) test-clang

@@ -32,7 +32,8 @@ install_packages() {
     elif command -v sudo >/dev/null; then
         sudo="sudo"
     else
-        die "missing packages, and neither root nor sudo to install them: apt-get install $missing"
+        die "these packages are missing, and there is neither root nor sudo to install them;" \
+            "as root: apt-get install --no-install-recommends $missing"
     fi
     say "installing with apt: $missing"
     # $missing and $sudo are lists of words.
@@ -40,7 +41,7 @@ install_packages() {
     {
         $sudo apt-get update -qq
         $sudo env DEBIAN_FRONTEND=noninteractive \
-            apt-get install -y -qq --no-install-recommends $missing </dev/null
+            apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $missing </dev/null
     }
 }
 
@@ -62,7 +63,8 @@ make_environment() {
         return
     fi
     python=$(find_python)
-    say "making .venv with $("$python" --version) and the packages of requirements/dev.txt"
+    say "making .venv with $("$python" --version) and the packages of requirements/dev.txt" \
+        "(PyTorch is large: this can take minutes)"
     "$python" -m venv .venv || die "$python can't make virtual environments (python3-venv missing?)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
     echo "$stamp" >.venv/stamp
