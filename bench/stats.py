@@ -11,7 +11,7 @@ shows medians of CPU time of this thread:
 * read: a plain read of as many bytes (libc's memchr for a byte that is not there): the physical
   limit.
 
-    python bench/stats.py [--json] [--dtype f32 bf16 f16 f64] [--max-mib 64] [--rounds 11]
+    python bench/stats.py [--json] [--dtype f32 bf16 f8 …] [--max-mib 64] [--rounds 11]
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "f16": torch.float16,
     "f64": torch.float64,
+    "f8": torch.float8_e4m3fn,
+    "i8": torch.int8,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "c64": torch.complex64,
 }
 EPS = 1e-8
 SAMPLE_NS = 300_000  # calls are repeated until one sample takes about this long
@@ -44,6 +49,8 @@ libc.memchr.restype = ctypes.c_void_p
 
 
 def six_ops(x: Tensor) -> None:
+    if x.dtype in (torch.float8_e4m3fn, torch.complex64):  # torch has no order for these
+        x = x.abs() if x.is_complex() else x.float()
     wide = x.double()
     torch.linalg.vector_norm(wide).item()
     wide.mean().item()
@@ -92,10 +99,11 @@ class Row:
 def measure(name: str, elements: int, rounds: int) -> Row:
     x = torch.randn(elements, generator=torch.Generator().manual_seed(1)).to(DTYPES[name])
     size = elements * x.element_size()
+    has_norm = x.is_complex() or (x.is_floating_point() and x.element_size() > 1)
     ways: list[Callable[[], object]] = [
         lambda: _core.compute_stats(x, EPS),
         lambda: six_ops(x),
-        lambda: torch.linalg.vector_norm(x).item(),
+        lambda: torch.linalg.vector_norm(x if has_norm else x.float()).item(),
         plain_read(size),
     ]
     repeats = []
@@ -123,7 +131,9 @@ def measure(name: str, elements: int, rounds: int) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument(
+        "--dtype", nargs="+", choices=DTYPES, default=["f32", "bf16", "f16", "f64", "f8"]
+    )
     parser.add_argument("--max-mib", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=11)
     arguments = parser.parse_args()

@@ -14,7 +14,8 @@ extern "C" {
 #define TP_NO_INDEX UINT64_MAX
 
 /* Everything is exact except the four sums, whose error bound is that of blocked f64 summation
- * (docs/statistics.md). "Finite" leaves out NaN and ±Inf, which are counted beside.
+ * (docs/statistics.md). Integers above 2^53 are rounded to f64, a complex number counts as its
+ * modulus. "Finite" leaves out NaN and ±Inf, which are counted beside.
  * The bits do not depend on the instruction set. NaN is always the quiet NaN 0x7ff8000000000000,
  * a zero is always +0. Size 136, stored in journals as is: fields are never moved. */
 typedef struct tp_stats {

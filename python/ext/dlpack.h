@@ -14,7 +14,14 @@
 #define DL_UINT 1
 #define DL_FLOAT 2
 #define DL_BFLOAT 4
+#define DL_COMPLEX 5
 #define DL_BOOL 6
+#define DL_FLOAT8_E4M3FN 10
+#define DL_FLOAT8_E4M3FNUZ 11
+#define DL_FLOAT8_E5M2 12
+#define DL_FLOAT8_E5M2FNUZ 13
+#define DL_FLOAT8_E8M0FNU 14
+#define DL_FLOAT4_E2M1FN 17 /* torch: two lanes of 4 bits */
 
 typedef struct dl_tensor {
     void *data;

@@ -34,6 +34,16 @@ static PyObject *stats_to_dict(const tp_stats *s, const char *kernel)
         tp_stats_norm(s), "mean", tp_stats_mean(s), "std", tp_stats_std(s), "kernel", kernel);
 }
 
+/* False for views made by conj().imag and the like, whose sign in memory is wrong. */
+static bool has_right_signs(const core_state *state, PyObject *tensor)
+{
+    PyObject *negative = PyObject_CallFunctionObjArgs(state->is_neg, tensor, NULL);
+    const bool right = negative == Py_False;
+    Py_XDECREF(negative);
+    PyErr_Clear();
+    return right;
+}
+
 static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"tensor", "eps", "isa", NULL};
@@ -53,13 +63,16 @@ static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwarg
     }
     tensor_view view;
     if (tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_OTHER ||
-        !tensor_view_open(state, tensor, &view)) {
-        PyErr_SetString(PyExc_TypeError, "compute_stats takes a floating-point tensor");
+        !tensor_view_open_any(state, tensor, &view)) {
+        PyErr_SetString(PyExc_TypeError, "compute_stats takes a tensor");
         return NULL;
     }
     tp_stats stats;
     const char *kernel = NULL;
     tp_status status = TP_ERR_UNSUPPORTED;
+    if (view.why == NULL && !has_right_signs(state, tensor)) {
+        view.why = "its negative bit is set";
+    }
     if (view.why == NULL) {
         status = tp_stats_compute_isa(&view.data, eps, isa, &stats, &kernel);
     }

@@ -57,10 +57,11 @@ static bool method_is_true(PyObject *object, const char *name)
     return yes;
 }
 
-/* A tensor that gives no view: is it one that would have been recorded, and what is it? */
-static bool explain(PyObject *tensor, tensor_view *view, const char *otherwise)
+/* A tensor that gives no view: is it one that would have been read, and what is it? */
+static bool explain(PyObject *tensor, tensor_view *view, const char *otherwise, bool all)
 {
-    if (!method_is_true(tensor, "is_floating_point") && !method_is_true(tensor, "is_complex")) {
+    if (!all && !method_is_true(tensor, "is_floating_point") &&
+        !method_is_true(tensor, "is_complex")) {
         return false;
     }
     if (attribute_is_true(tensor, "is_meta")) {
@@ -94,16 +95,41 @@ static int view_by_capsule(core_state *state, PyObject *tensor, tensor_view *vie
 
 static uint32_t dtype_of(const dl_tensor *dl)
 {
-    if (dl->dtype.lanes != 1) {
-        return TP_DTYPE_NONE;
+    static const struct {
+        uint8_t code;
+        uint8_t bits;
+        uint16_t lanes;
+        uint32_t dtype;
+    } rows[] = {
+        {DL_FLOAT, 64, 1, TP_F64},
+        {DL_FLOAT, 32, 1, TP_F32},
+        {DL_FLOAT, 16, 1, TP_F16},
+        {DL_BFLOAT, 16, 1, TP_BF16},
+        {DL_FLOAT8_E4M3FN, 8, 1, TP_F8_E4M3FN},
+        {DL_FLOAT8_E5M2, 8, 1, TP_F8_E5M2},
+        {DL_FLOAT8_E4M3FNUZ, 8, 1, TP_F8_E4M3FNUZ},
+        {DL_FLOAT8_E5M2FNUZ, 8, 1, TP_F8_E5M2FNUZ},
+        {DL_FLOAT8_E8M0FNU, 8, 1, TP_F8_E8M0FNU},
+        {DL_FLOAT4_E2M1FN, 4, 2, TP_F4_E2M1FN_X2},
+        {DL_INT, 8, 1, TP_I8},
+        {DL_INT, 16, 1, TP_I16},
+        {DL_INT, 32, 1, TP_I32},
+        {DL_INT, 64, 1, TP_I64},
+        {DL_UINT, 8, 1, TP_U8},
+        {DL_UINT, 16, 1, TP_U16},
+        {DL_UINT, 32, 1, TP_U32},
+        {DL_UINT, 64, 1, TP_U64},
+        {DL_BOOL, 8, 1, TP_BOOL},
+        {DL_COMPLEX, 64, 1, TP_C64},
+        {DL_COMPLEX, 128, 1, TP_C128},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (rows[i].code == dl->dtype.code && rows[i].bits == dl->dtype.bits &&
+            rows[i].lanes == dl->dtype.lanes) {
+            return rows[i].dtype;
+        }
     }
-    if (dl->dtype.code == DL_FLOAT) {
-        return dl->dtype.bits == 64   ? TP_F64
-               : dl->dtype.bits == 32 ? TP_F32
-               : dl->dtype.bits == 16 ? TP_F16
-                                      : TP_DTYPE_NONE;
-    }
-    return dl->dtype.code == DL_BFLOAT && dl->dtype.bits == 16 ? TP_BF16 : TP_DTYPE_NONE;
+    return TP_DTYPE_NONE;
 }
 
 static bool host_can_read(int32_t device)
@@ -122,12 +148,13 @@ static bool is_empty(const dl_tensor *dl)
     return false;
 }
 
-bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view)
+/* all: integers too, and every dtype that has statistics. */
+static bool view_open(core_state *state, PyObject *tensor, tensor_view *view, bool all)
 {
     memset(view, 0, sizeof(*view));
     view->tensor = tensor;
     if (tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_WRAPPER) {
-        return explain(tensor, view, "its type keeps the values elsewhere");
+        return explain(tensor, view, "its type keeps the values elsewhere", all);
     }
 
     dl_tensor dl;
@@ -136,9 +163,11 @@ bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view)
                            : view_by_capsule(state, tensor, view, &dl);
     if (failed) {
         PyErr_Clear();
-        return explain(tensor, view, "it has no memory that can be read");
+        return explain(tensor, view, "it has no memory that can be read", all);
     }
-    if (dl.dtype.code == DL_INT || dl.dtype.code == DL_UINT || dl.dtype.code == DL_BOOL) {
+    const bool whole_numbers =
+        dl.dtype.code == DL_INT || dl.dtype.code == DL_UINT || dl.dtype.code == DL_BOOL;
+    if (whole_numbers && !all) {
         tensor_view_close(view);
         return false;
     }
@@ -149,7 +178,7 @@ bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view)
     view->data.data = dl.data == NULL ? NULL : (const char *)dl.data + dl.byte_offset;
     if (!host_can_read(dl.device.type)) {
         view->why = "it is on a device";
-    } else if (view->data.dtype == TP_DTYPE_NONE) {
+    } else if (view->data.dtype == TP_DTYPE_NONE || (view->data.dtype > TP_BF16 && !all)) {
         view->why = "its dtype is not supported";
     } else if (dl.ndim > TP_MAX_DIMS) {
         view->why = "it has too many dimensions";
@@ -157,6 +186,16 @@ bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view)
         view->why = "its memory has been freed";
     }
     return true;
+}
+
+bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view)
+{
+    return view_open(state, tensor, view, false);
+}
+
+bool tensor_view_open_any(core_state *state, PyObject *tensor, tensor_view *view)
+{
+    return view_open(state, tensor, view, true);
 }
 
 void tensor_view_close(tensor_view *view)

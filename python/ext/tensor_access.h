@@ -18,6 +18,9 @@ enum type_kind tensor_type_kind(core_state *state, PyTypeObject *type);
 /* True: a floating-point tensor, *view is filled (it may be unreadable: view->why). False: not a
  * tensor of numbers that are recorded. Never leaves a Python error set. */
 bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view);
+
+/* Likewise for every dtype that has statistics, integers too: false only for what is no tensor. */
+bool tensor_view_open_any(core_state *state, PyObject *tensor, tensor_view *view);
 void tensor_view_close(tensor_view *view);
 
 /* The elements' bytes, expanded dimensions included. */

@@ -2,8 +2,7 @@
 #include <stdbool.h>
 
 #include "base/cpu.h"
-#include "stats/kernels.h"
-#include "stats/merge.h"
+#include "stats/pass.h"
 #include "tensor/walk.h"
 
 #if defined(__SSE2__)
@@ -14,173 +13,17 @@
 
 _Static_assert(sizeof(tp_stats) == 136, "tp_stats is stored in journals as is");
 
-/* Squares of magnitudes between these add up in f64 without leaving its range, whatever their
- * number; an f64 block whose largest magnitude lies outside is scaled by 2^600 or 2^-600. */
-#define LARGEST_UNSCALED 0x1p450
-#define SMALLEST_UNSCALED 0x1p-450
-#define SCALE_EXP 600
+/* Bytes for elements that do not lie side by side. They stay in the L1 cache. */
+#define BUFFER (TP_BLOCK * sizeof(double))
 
-/* Below this share of Σx², Σx² - (Σx)²/n has lost too many digits to be M2. */
-#define WELL_CONDITIONED (1.0 / 1024.0)
-
-/* Everything that is collected from block to block. */
-typedef struct tp_pass {
-    const tp_kernel *kernel;
-    tp_bounds bounds;
-    tp_block seen;         /* counts, min and max so far; its sums are not used */
-    double abs_max;        /* -1 while there is none */
-    uint64_t abs_max_from; /* start of the first block that holds it, a position of the traversal */
-    tp_tree tree;
-} tp_pass;
-
-/* M2 of one block, divided by 4^exp; the block is still in the L1 cache. */
-static double block_m2(const tp_kernel *kernel, const void *data, size_t n, double scale,
-                       const tp_block *block, uint64_t finite)
-{
-    const double count = (double)finite;
-    if (block->min == block->max) {
-        return 0.0;
-    }
-    const double m2 = block->sum_sq - block->sum * block->sum / count;
-    if (m2 >= block->sum_sq * WELL_CONDITIONED) {
-        return m2;
-    }
-    double moments[2];
-    kernel->spread(data, n, scale, block->sum / count, moments);
-    const double corrected = moments[1] - moments[0] * moments[0] / count;
-    return corrected > 0.0 ? corrected : 0.0;
-}
-
-static double finite_abs_max(const tp_block *block)
-{
-    return -block->min > block->max ? -block->min : block->max;
-}
-
-static double block_abs_max(const tp_block *block, uint64_t finite)
-{
-    if (block->pos_inf + block->neg_inf > 0) {
-        return INFINITY;
-    }
-    return finite > 0 ? finite_abs_max(block) : -1.0;
-}
-
-static void add_block(tp_pass *pass, const void *data, size_t n, uint64_t position, bool wide)
-{
-    const tp_kernel *kernel = pass->kernel;
-    tp_block block;
-    kernel->clean(data, n, &pass->bounds, &block);
-    if (!(block.sum_sq < INFINITY)) {
-        kernel->masked(data, n, &pass->bounds, 1.0, &block);
-    }
-    const uint64_t finite = n - block.nan - block.pos_inf - block.neg_inf;
-    double scale = 1.0;
-    int64_t exp = 0;
-    if (wide && finite > 0) {
-        const double largest = finite_abs_max(&block);
-        if (largest > LARGEST_UNSCALED) {
-            scale = 0x1p-600;
-            exp = SCALE_EXP;
-        } else if (largest < SMALLEST_UNSCALED && largest > 0.0) {
-            scale = 0x1p600;
-            exp = -SCALE_EXP;
-        }
-        if (exp != 0) {
-            kernel->masked(data, n, &pass->bounds, scale, &block);
-        }
-    }
-
-    tp_part part = {.n = finite, .exp = exp};
-    if (finite > 0) {
-        part.sum = block.sum;
-        part.sum_abs = block.sum_abs;
-        part.sum_sq = block.sum_sq;
-        part.m2 = block_m2(kernel, data, n, scale, &block, finite);
-    }
-    tp_tree_add(&pass->tree, &part);
-
-    tp_block *seen = &pass->seen;
-    seen->nan += block.nan;
-    seen->pos_inf += block.pos_inf;
-    seen->neg_inf += block.neg_inf;
-    seen->zeros += block.zeros;
-    seen->subnormal += block.subnormal;
-    seen->min = block.min < seen->min ? block.min : seen->min;
-    seen->max = block.max > seen->max ? block.max : seen->max;
-    const double largest = block_abs_max(&block, finite);
-    if (largest > pass->abs_max) {
-        pass->abs_max = largest;
-        pass->abs_max_from = position;
-    }
-}
-
-static uint64_t abs_max_index(const tp_pass *pass, tp_walk *walk, const tp_tensor *tensor,
-                              void *buffer)
-{
-    tp_walk_seek(walk, pass->abs_max_from);
-    const size_t n = walk->left < TP_BLOCK ? walk->left : TP_BLOCK;
-    const void *data = tp_walk_next(walk, n, buffer);
-    const size_t i = pass->kernel->find(data, n, pass->abs_max);
-    return tp_walk_index(walk, tensor, pass->abs_max_from + i);
-}
-
-static double unscaled(double x, int64_t exp)
-{
-    return exp == 0 ? x : ldexp(x, (int)exp);
-}
-
-static void finish(const tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *out)
-{
-    const tp_block *seen = &pass->seen;
-    const tp_part total = tp_tree_total(&pass->tree);
-    const double times = (double)weight;
-    const double quiet_nan = (double)NAN;
-    *out = (tp_stats){
-        .count = count * weight,
-        .nan = seen->nan * weight,
-        .pos_inf = seen->pos_inf * weight,
-        .neg_inf = seen->neg_inf * weight,
-        .zeros = seen->zeros * weight,
-        .subnormal = seen->subnormal * weight,
-        .finite_min = total.n > 0 ? seen->min : quiet_nan,
-        .finite_max = total.n > 0 ? seen->max : quiet_nan,
-        .abs_max = pass->abs_max >= 0.0 ? pass->abs_max : quiet_nan,
-        .abs_max_index = TP_NO_INDEX,
-        .sum = unscaled(total.sum * times, total.exp),
-        .sum_abs = unscaled(total.sum_abs * times, total.exp),
-        .sum_sq = total.sum_sq * times,
-        .m2 = seen->min == seen->max ? 0.0 : total.m2 * times,
-        .sq_exp = total.exp,
-    };
-    if (count == 0 || seen->nan > 0) {
-        out->min = quiet_nan;
-        out->max = quiet_nan;
-        return;
-    }
-    /* Here seen->min is +Inf when all elements are infinite, and seen->max is -Inf. */
-    out->min = seen->neg_inf > 0 ? -INFINITY : seen->min;
-    out->max = seen->pos_inf > 0 ? INFINITY : seen->max;
-}
-
-/* The smallest float that is not less than eps: |x| < eps says the same with it for every float x.
- * FLT_MAX < eps becomes infinity, which no finite float reaches either. */
-static double float_bound(double eps)
-{
-    const float near = (float)eps;
-    return (double)near < eps ? (double)nextafterf(near, INFINITY) : (double)near;
-}
-
-static tp_bounds bounds_of(uint32_t dtype, double eps)
-{
-    return (tp_bounds){
-        .eps = dtype == TP_F64 ? eps : float_bound(eps),
-        .normal = dtype == TP_F64   ? 0x1p-1022
-                  : dtype == TP_F16 ? 0x1p-14
-                                    : 0x1p-126,
-    };
-}
+typedef struct reading_space {
+    _Alignas(64) uint8_t gathered[BUFFER];
+    double converted[TP_BLOCK];
+} reading_space;
 
 static const tp_kernel *kernel_of(int isa, uint32_t dtype)
 {
+    dtype = dtype > TP_BF16 && tp_dtype_size(dtype) > 0 ? TP_F64 : dtype; /* converted or counted */
     switch (isa) {
     case TP_ISA_SCALAR:
         return tp_kernel_scalar(dtype);
@@ -192,28 +35,60 @@ static const tp_kernel *kernel_of(int isa, uint32_t dtype)
         return NULL;
     }
 }
+
+/* Elements of the traversal that are read at a time. */
+static size_t piece_of(const tp_pass *pass, uint64_t left)
+{
+    const size_t most = pass->bytes != NULL ? BUFFER : TP_BLOCK;
+    return left < most ? (size_t)left : most;
+}
+
+/* The next n elements as the pass wants them. */
+static const void *next_piece(const tp_pass *pass, tp_walk *walk, size_t n, reading_space *space)
+{
+    if (pass->convert == NULL) {
+        return tp_walk_next(walk, n, space->gathered);
+    }
+    for (size_t done = 0; done < n;) {
+        const size_t most = BUFFER / walk->element;
+        const size_t part = n - done < most ? n - done : most;
+        pass->convert(tp_walk_next(walk, part, space->gathered), part, space->converted + done);
+        done += part;
+    }
+    return space->converted;
+}
+
+/* from: position of the piece that brought the largest |x|. */
+static uint64_t abs_max_index(const tp_pass *pass, tp_walk *walk, const tp_tensor *tensor,
+                              uint64_t from, reading_space *space)
+{
+    tp_walk_seek(walk, from);
+    const size_t n = piece_of(pass, walk->left);
+    const size_t element = tp_pass_find(pass, next_piece(pass, walk, n, space), n);
+    const size_t per = pass->bytes != NULL ? pass->bytes->per_byte : 1;
+    return tp_walk_index(walk, tensor, from + element / per) * per + element % per;
+}
+
 /* Not inlined: no arithmetic may move across a change of the environment. */
 __attribute__((noinline)) static void read_tensor(const tp_kernel *kernel, const tp_tensor *tensor,
                                                   double eps, tp_walk *walk, tp_stats *out)
 {
-    /* For elements that do not lie side by side. It stays in the L1 cache. */
-    _Alignas(64) uint8_t buffer[TP_BLOCK * sizeof(double)];
+    reading_space space;
     tp_pass pass;
-    pass.kernel = kernel;
-    pass.bounds = bounds_of(tensor->dtype, eps);
-    pass.seen = (tp_block){.min = INFINITY, .max = -INFINITY};
-    pass.abs_max = -1.0;
-    pass.abs_max_from = 0;
-    pass.tree.blocks = 0;
+    tp_pass_open(&pass, tensor->dtype, kernel, eps);
+    uint64_t abs_max_from = 0;
     while (walk->left > 0) {
         const uint64_t position = walk->count - walk->left;
-        const size_t n = walk->left < TP_BLOCK ? walk->left : TP_BLOCK;
-        const void *data = tp_walk_next(walk, n, buffer);
-        add_block(&pass, data, n, position, tensor->dtype == TP_F64);
+        const size_t n = piece_of(&pass, walk->left);
+        const void *data = next_piece(&pass, walk, n, &space);
+        const bool larger =
+            pass.bytes != NULL ? tp_pass_bytes(&pass, data, n) : tp_pass_block(&pass, data, n);
+        abs_max_from = larger ? position : abs_max_from;
     }
-    finish(&pass, walk->count, walk->weight, out);
+    const uint64_t per = pass.bytes != NULL ? pass.bytes->per_byte : 1;
+    tp_pass_finish(&pass, walk->count * per, walk->weight, out);
     if (pass.abs_max >= 0.0) {
-        out->abs_max_index = abs_max_index(&pass, walk, tensor, buffer);
+        out->abs_max_index = abs_max_index(&pass, walk, tensor, abs_max_from, &space);
     }
 }
 
@@ -266,7 +141,8 @@ tp_status tp_stats_compute_isa(const tp_tensor *tensor, double eps, int isa, tp_
     const tp_kernel *chosen = isa <= tp_cpu_isa_supported() ? kernel_of(isa, tensor->dtype) : NULL;
     const tp_status status = compute(tensor, eps, chosen, out);
     if (status == TP_OK && kernel != NULL) {
-        *kernel = chosen->name;
+        const tp_byte_type *bytes = tp_byte_type_of(tensor->dtype);
+        *kernel = bytes != NULL ? bytes->name : chosen->name;
     }
     return status;
 }
@@ -302,7 +178,7 @@ double tp_stats_norm(const tp_stats *stats)
     if (stats->pos_inf + stats->neg_inf > 0) {
         return INFINITY;
     }
-    return unscaled(sqrt(stats->sum_sq), stats->sq_exp);
+    return tp_unscaled(sqrt(stats->sum_sq), stats->sq_exp);
 }
 
 double tp_stats_mean(const tp_stats *stats)
@@ -325,5 +201,5 @@ double tp_stats_std(const tp_stats *stats)
     if (finite == 0) {
         return (double)NAN;
     }
-    return unscaled(sqrt(stats->m2 / (double)finite), stats->sq_exp);
+    return tp_unscaled(sqrt(stats->m2 / (double)finite), stats->sq_exp);
 }

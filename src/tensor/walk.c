@@ -140,14 +140,20 @@ static void copy_strided(uint8_t *to, const uint8_t *from, uint64_t n, int64_t b
 {
     for (uint64_t i = 0; i < n; i++, from += bytes, to += element) {
         switch (element) {
+        case 16:
+            memcpy(to, from, 16);
+            break;
         case 8:
             memcpy(to, from, 8);
             break;
         case 4:
             memcpy(to, from, 4);
             break;
-        default:
+        case 2:
             memcpy(to, from, 2);
+            break;
+        default:
+            *to = *from;
             break;
         }
     }

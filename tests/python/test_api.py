@@ -230,12 +230,8 @@ def test_compute_stats(isa: str) -> None:
         tensorprobe.compute_stats(x, isa="neon9")
 
 
-@pytest.mark.parametrize(
-    "value",
-    [1.0, None, torch.tensor([1]), torch.tensor([True])],
-    ids=["float", "none", "int", "bool"],
-)
-def test_compute_stats_takes_floating_tensors(value: Any) -> None:
+@pytest.mark.parametrize("value", [1.0, None, [torch.zeros(1)]], ids=["float", "none", "list"])
+def test_compute_stats_takes_tensors(value: Any) -> None:
     with pytest.raises(TypeError):
         tensorprobe.compute_stats(value)
 
@@ -253,10 +249,12 @@ def wrapped() -> Tensor:
         lambda: torch.empty(3, device="meta"),
         lambda: torch.eye(3).to_sparse(),
         lambda: torch.eye(3).to_sparse_csr(),
-        lambda: torch.zeros(3, dtype=torch.complex64),
+        lambda: torch.zeros(3, dtype=torch.complex32),
+        lambda: torch.complex(torch.ones(3), torch.ones(3)).conj().imag,  # wrong sign in memory
+        lambda: torch.empty(3, device="meta", dtype=torch.int32),
         wrapped,
     ],
-    ids=["meta", "sparse", "csr", "complex", "fake"],
+    ids=["meta", "sparse", "csr", "complex32", "negative", "int_meta", "fake"],
 )
 def test_compute_stats_refuses_what_it_cannot_read(make: Any) -> None:
     with pytest.raises(ValueError, match="can't be read"):
@@ -305,10 +303,7 @@ import tensorprobe
 x = torch.arange(12.0).reshape(3, 4)[:, 1:].requires_grad_()
 print(tensorprobe.compute_stats(x)["sum"])
 print(tensorprobe.compute_stats(x.bfloat16())["sum"])
-try:
-    print(tensorprobe.compute_stats(torch.tensor([1])))
-except TypeError:
-    print("TypeError")
+print(tensorprobe.compute_stats(torch.tensor([1, -3]))["sum"])
 model = torch.nn.Sequential(torch.nn.Linear(3, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with tensorprobe.watch(model, optimizer, output_dir=sys.argv[1], format="api") as session:
@@ -317,7 +312,7 @@ with tensorprobe.watch(model, optimizer, output_dir=sys.argv[1], format="api") a
 print(tensorprobe.Journal(session.directory).series("", "actv_grad", "input")[1][0] == float(
     torch.linalg.vector_norm(x.grad.double())))
 """
-    assert run_python(code, str(tmp_path)).split() == ["54.0", "54.0", "TypeError", "True"]
+    assert run_python(code, str(tmp_path)).split() == ["54.0", "54.0", "-2.0", "True"]
 
 
 def test_what_is_open_at_exit_is_closed(tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ def check(tensor: Tensor, eps: float = EPS) -> Stats:
     found = compute(tensor, eps)
     right = brute(tensor, eps)
     for field in EXACT:
-        np.testing.assert_equal(found[field], right[field], err_msg=field)
+        # Adding 0 makes -0 positive, as every zero of a record is.
+        np.testing.assert_equal(found[field], right[field] + 0.0, err_msg=field)
     scale = right["sum_abs"]
     assert abs(found["sum"] - right["sum"]) <= 1e-14 * scale
     assert found["sum_abs"] == pytest.approx(scale, rel=1e-14, abs=0.0)
@@ -259,3 +260,166 @@ def test_flush_denormal_changes_nothing() -> None:
         assert compute(tensor, 1e-41) == right
     finally:
         torch.set_flush_denormal(False)
+
+
+FLOAT8 = [
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+]
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_every_float8(dtype: torch.dtype) -> None:
+    """PyTorch's own conversion is the reference: each byte alone, then all of them mixed."""
+    every = torch.arange(256, dtype=torch.uint8).view(dtype)
+    tiny = torch.finfo(dtype).tiny
+    for byte in range(256):
+        check(every[byte : byte + 1], eps=2.0 * tiny)
+    found = check(every, eps=1.0)
+    assert found["kernel"] == "f8" + str(dtype).removeprefix("torch.float8") + "_bytes"
+    generator = torch.Generator().manual_seed(SEED)
+    for n in (7, 255, 4097, 100_000):
+        check(torch.randint(0, 256, (n,), dtype=torch.uint8, generator=generator).view(dtype))
+
+
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]  # OCP Microscaling Formats 1.0, table 5
+E2M1 += [-x for x in E2M1]
+
+
+def float4(raw: Tensor) -> Tensor:
+    """The elements of packed bytes, the low half first."""
+    table = torch.tensor(E2M1, dtype=torch.float64)
+    codes = torch.stack([raw & 15, raw >> 4], dim=-1).flatten()
+    return table[codes.long()]
+
+
+@pytest.mark.parametrize("n", [1, 256, 33_000, 70_001])
+def test_every_float4(n: int) -> None:
+    generator = torch.Generator().manual_seed(SEED)
+    draws = [torch.arange(256, dtype=torch.uint8).repeat(n // 256)] if n >= 256 else []
+    draws += [torch.tensor([byte] * n, dtype=torch.uint8) for byte in range(256 if n == 1 else 2)]
+    draws += [torch.randint(0, 64, (n,), dtype=torch.uint8, generator=generator)]
+    for raw in draws:
+        values = float4(raw)
+        right = brute(values, 0.75)
+        right["subnormal"] = int((values.abs() == 0.5).sum())
+        found = compute(raw.view(torch.float4_e2m1fn_x2), 0.75)
+        for field in EXACT:
+            assert found[field] == right[field], field
+        for field in ("sum", "sum_abs", "norm", "mean", "std"):
+            assert found[field] == pytest.approx(right[field], rel=1e-14, abs=1e-14), field
+        assert found["abs_max_index"] == int(values.abs().argmax())
+        assert found["kernel"] == "f4_e2m1fn_bytes"
+
+
+INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64]
+INTEGERS += [torch.uint8, torch.uint16, torch.uint32, torch.uint64]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("n", [0, 1, 17, 4096, 50_000])
+def test_integers(n: int, dtype: torch.dtype) -> None:
+    info = torch.iinfo(dtype)
+    generator = np.random.default_rng(SEED + n)
+    name = str(dtype).removeprefix("torch.")
+    for low, high in ((info.min, info.max), (max(-5, info.min), 5)):
+        x = generator.integers(low, high, n, dtype=name, endpoint=True)
+        if n > 1:
+            x[n // 2 : n // 2 + 2] = low, high
+        found = compute(torch.from_numpy(x), 1.5)
+        exact = [int(v) for v in x]
+        assert found["count"] == n
+        assert found["zeros"] == sum(abs(v) < 2 for v in exact)
+        assert [found[f] for f in ("nan", "pos_inf", "neg_inf", "subnormal")] == [0, 0, 0, 0]
+        assert found["sum"] == pytest.approx(sum(exact), rel=0, abs=1e-14 * sum(map(abs, exact), 1))
+        assert found["sum_abs"] == pytest.approx(sum(map(abs, exact)), rel=1e-14)
+        assert found["norm"] == pytest.approx(math.isqrt(sum(v * v for v in exact) << 80) / 2**40)
+        if n > 0:
+            assert (found["min"], found["max"]) == (float(min(exact)), float(max(exact)))
+            largest = max(abs(float(v)) for v in exact)
+            assert found["abs_max"] == largest
+            assert abs(float(exact[found["abs_max_index"]])) == largest
+            std = float(np.std(x.astype(np.longdouble)))
+            assert found["std"] == pytest.approx(std, rel=1e-9)
+    strided = torch.from_numpy(np.arange(120, dtype=name).reshape(10, 12))[1::2, 1::3].t()
+    assert compute(strided)["sum"] == int(strided.long().sum())
+    assert compute(strided)["abs_max_index"] == 19
+    assert compute(torch.from_numpy(np.array([3], dtype=name)).expand(1000, 7))["sum"] == 21000
+
+
+def test_bool() -> None:
+    x = torch.zeros(3, 5000, dtype=torch.bool)
+    x[1, 70:90] = True
+    found = compute(x)
+    assert [found[f] for f in ("count", "zeros", "sum", "sum_sq", "min", "max")] == [
+        15000,
+        14980,
+        20,
+        20,
+        0,
+        1,
+    ]
+    assert found["abs_max_index"] == 5070
+    assert compute(x.t())["abs_max_index"] == 70 * 3 + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("n", [0, 1, 5, 4096, 30_000])
+def test_complex_numbers_count_as_their_modulus(n: int, dtype: torch.dtype) -> None:
+    x = torch.complex(normal(n, seed=1), normal(n, seed=2)).to(dtype)
+    if n >= 5:
+        x[0] = 0
+        small = 1e-39 if dtype == torch.complex64 else 1e-309
+        x[1] = torch.tensor(complex(3 * small, -4 * small), dtype=dtype)
+        x[2] = torch.tensor(complex(-30.0, 40.0))
+    wide = x.numpy().astype(np.clongdouble)
+    found = compute(x, 1e-3)
+    modulus = np.sqrt(wide.real**2 + wide.imag**2)
+    assert found["zeros"] == (modulus < 1e-3).sum()
+    assert found["subnormal"] == (1 if n >= 5 else 0)
+    assert found["sum"] == found["sum_abs"] == pytest.approx(float(modulus.sum()), rel=1e-14)
+    assert found["norm"] == pytest.approx(float(np.sqrt((modulus**2).sum())), rel=1e-12)
+    if n > 0:
+        for field, right in (
+            ("min", modulus.min()),
+            ("max", modulus.max()),
+            ("std", modulus.std()),
+        ):
+            assert found[field] == pytest.approx(float(right), rel=1e-12, abs=1e-300), field
+        assert found["abs_max_index"] == modulus.argmax()
+    if n >= 5:
+        assert found["abs_max"] == 50.0
+        x[3] = torch.tensor(complex(NAN, 1.0))
+        x[4] = torch.tensor(complex(0.0, -INF))
+        found = compute(x)
+        assert [found[f] for f in ("nan", "pos_inf", "neg_inf", "abs_max")] == [1, 1, 0, INF]
+    assert compute(x.conj())["sum"] == compute(x)["sum"]
+    assert compute(x[::2].expand(3, (n + 1) // 2))["count"] == 3 * ((n + 1) // 2)
+
+
+def test_complex_far_from_one() -> None:
+    for scale in (1e-320, 1e-200, 1e200, 2e307):
+        x = torch.tensor([complex(3.0, 4.0)] * 10, dtype=torch.complex128) * scale
+        found = compute(x)
+        right = math.hypot(float(x[0].real), float(x[0].imag))
+        assert found["abs_max"] == pytest.approx(right, rel=1e-15)
+        assert found["norm"] == pytest.approx(right * math.sqrt(10.0), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [*FLOAT8[:4], torch.int8, torch.int32, torch.complex64])
+def test_the_other_dtypes_in_any_layout(dtype: torch.dtype) -> None:
+    for layout, make in LAYOUTS.items():
+        tensor = make()
+        storage = torch.tensor(tensor.untyped_storage(), dtype=torch.uint8).view(torch.float64)
+        other = torch.as_strided(
+            (storage * 4).to(dtype), tensor.shape, tensor.stride(), tensor.storage_offset()
+        )
+        found = compute(other, 0.7)
+        right = brute(other.abs() if dtype.is_complex else other.double(), 0.7)
+        for field in ("count", "nan", "zeros", "finite_min", "finite_max", "abs_max"):
+            np.testing.assert_allclose(found[field], right[field], rtol=1e-7, err_msg=layout)
+        error = 1e-7 * max(1.0, right["sum_abs"])
+        assert found["sum"] == pytest.approx(right["sum"], rel=0, abs=error)

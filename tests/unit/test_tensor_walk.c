@@ -185,7 +185,30 @@ static void dtypes(void **unused)
     assert_int_equal(tp_dtype_size(TP_DTYPE_NONE), 0);
     assert_int_equal(tp_dtype_size(UINT32_MAX), 0);
     assert_string_equal(tp_dtype_name(TP_BF16), "torch.bfloat16");
-    assert_string_equal(tp_dtype_name(5), "unknown");
+    assert_int_equal(tp_dtype_size(TP_F4_E2M1FN_X2), 1);
+    assert_int_equal(tp_dtype_size(TP_C128), 16);
+    assert_string_equal(tp_dtype_name(TP_C128), "torch.complex128");
+    assert_string_equal(tp_dtype_name(TP_C128 + 1), "unknown");
+    /* Stored in journals. */
+    static const struct {
+        uint32_t number;
+        const char *name;
+    } pinned[] = {
+        {1, "torch.float64"},         {2, "torch.float32"},
+        {3, "torch.float16"},         {4, "torch.bfloat16"},
+        {5, "torch.float8_e4m3fn"},   {6, "torch.float8_e5m2"},
+        {7, "torch.float8_e4m3fnuz"}, {8, "torch.float8_e5m2fnuz"},
+        {9, "torch.float8_e8m0fnu"},  {10, "torch.float4_e2m1fn_x2"},
+        {11, "torch.int8"},           {12, "torch.int16"},
+        {13, "torch.int32"},          {14, "torch.int64"},
+        {15, "torch.uint8"},          {16, "torch.uint16"},
+        {17, "torch.uint32"},         {18, "torch.uint64"},
+        {19, "torch.bool"},           {20, "torch.complex64"},
+        {21, "torch.complex128"},
+    };
+    for (size_t i = 0; i < sizeof(pinned) / sizeof(pinned[0]); i++) {
+        assert_string_equal(tp_dtype_name(pinned[i].number), pinned[i].name);
+    }
 }
 
 int main(void)

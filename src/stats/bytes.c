@@ -1,0 +1,228 @@
+#include "stats/bytes.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#define DTYPES (TP_BOOL + 1)
+
+static tp_byte_type types[DTYPES];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Sign, exponent, fraction; all exponents but 0 are those of normal numbers. */
+static double small_float(unsigned code, int exponent_bits, int fraction_bits, int bias)
+{
+    const unsigned fraction = code & ((1U << fraction_bits) - 1);
+    const int exponent = (int)(code >> fraction_bits & ((1U << exponent_bits) - 1));
+    const double sign = (code >> (exponent_bits + fraction_bits) & 1) != 0 ? -1.0 : 1.0;
+    const unsigned hidden = exponent > 0 ? 1U << fraction_bits : 0;
+    const int power = (exponent > 0 ? exponent : 1) - bias - fraction_bits;
+    return sign * ldexp((double)(fraction + hidden), power);
+}
+
+static double value_of(uint32_t dtype, unsigned code)
+{
+    const double quiet_nan = (double)NAN;
+    switch (dtype) {
+    case TP_F8_E4M3FN:
+        return (code & 0x7f) == 0x7f ? quiet_nan : small_float(code, 4, 3, 7);
+    case TP_F8_E5M2:
+        if ((code & 0x7f) == 0x7c) {
+            return (code & 0x80) != 0 ? -INFINITY : INFINITY;
+        }
+        return (code & 0x7f) > 0x7c ? quiet_nan : small_float(code, 5, 2, 15);
+    case TP_F8_E4M3FNUZ:
+        return code == 0x80 ? quiet_nan : small_float(code, 4, 3, 8);
+    case TP_F8_E5M2FNUZ:
+        return code == 0x80 ? quiet_nan : small_float(code, 5, 2, 16);
+    case TP_F8_E8M0FNU:
+        return code == 0xff ? quiet_nan : ldexp(1.0, (int)code - 127);
+    case TP_F4_E2M1FN_X2:
+        return small_float(code & 0xf, 2, 1, 1);
+    case TP_I8:
+        return (double)(code < 128 ? (int)code : (int)code - 256);
+    case TP_BOOL:
+        return code != 0 ? 1.0 : 0.0;
+    default: /* TP_U8 */
+        return (double)code;
+    }
+}
+
+static double magnitude_of(const tp_byte_type *type, unsigned byte)
+{
+    double most = -1.0;
+    for (unsigned k = 0; k < type->per_byte; k++) {
+        const unsigned code = type->per_byte == 1 ? byte : byte >> (4 * k) & 0xf;
+        const double magnitude = fabs(type->value[code]);
+        most = magnitude > most ? magnitude : most;
+    }
+    return most;
+}
+
+static void make(uint32_t dtype, const char *name, double normal)
+{
+    tp_byte_type *type = &types[dtype];
+    type->name = name;
+    type->per_byte = dtype == TP_F4_E2M1FN_X2 ? 2 : 1;
+    type->normal = normal;
+    for (unsigned code = 0; code < 256; code++) {
+        type->value[code] = value_of(dtype, code);
+    }
+    for (unsigned byte = 0; byte < 256; byte++) {
+        const double magnitude = magnitude_of(type, byte);
+        type->magnitude[byte] = magnitude;
+        if (magnitude < 0.0) {
+            continue;
+        }
+        unsigned place = type->ranks++;
+        for (; place > 0 && type->magnitude[type->falling[place - 1]] < magnitude; place--) {
+            type->falling[place] = type->falling[place - 1];
+        }
+        type->falling[place] = (uint8_t)byte;
+    }
+}
+
+static void make_all(void)
+{
+    make(TP_F8_E4M3FN, "f8_e4m3fn_bytes", 0x1p-6);
+    make(TP_F8_E5M2, "f8_e5m2_bytes", 0x1p-14);
+    make(TP_F8_E4M3FNUZ, "f8_e4m3fnuz_bytes", 0x1p-7);
+    make(TP_F8_E5M2FNUZ, "f8_e5m2fnuz_bytes", 0x1p-15);
+    make(TP_F8_E8M0FNU, "f8_e8m0fnu_bytes", 0x1p-127);
+    make(TP_F4_E2M1FN_X2, "f4_e2m1fn_bytes", 1.0);
+    make(TP_I8, "i8_bytes", 0.0);
+    make(TP_U8, "u8_bytes", 0.0);
+    make(TP_BOOL, "bool_bytes", 0.0);
+}
+
+const tp_byte_type *tp_byte_type_of(uint32_t dtype)
+{
+    if (dtype >= DTYPES) {
+        return NULL;
+    }
+    pthread_once(&once, make_all);
+    return types[dtype].per_byte > 0 ? &types[dtype] : NULL;
+}
+
+static uint64_t occurrences(const tp_byte_counts *counts, unsigned byte)
+{
+    uint64_t n = 0;
+    for (int k = 0; k < TP_BYTE_TABLES; k++) {
+        n += counts->table[k][byte];
+    }
+    return n;
+}
+
+bool tp_bytes_add(const tp_byte_type *type, tp_byte_counts *counts, const void *data, size_t n)
+{
+    const uint8_t *from = data;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, from + i, sizeof(eight));
+        counts->table[0][eight & 0xff]++;
+        counts->table[1][eight >> 8 & 0xff]++;
+        counts->table[2][eight >> 16 & 0xff]++;
+        counts->table[3][eight >> 24 & 0xff]++;
+        counts->table[4][eight >> 32 & 0xff]++;
+        counts->table[5][eight >> 40 & 0xff]++;
+        counts->table[6][eight >> 48 & 0xff]++;
+        counts->table[7][eight >> 56]++;
+    }
+    for (; i < n; i++) {
+        counts->table[0][from[i]]++;
+    }
+    const unsigned ranks = counts->best < type->ranks ? counts->best : type->ranks;
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        if (occurrences(counts, type->falling[rank]) > 0) {
+            const bool larger =
+                counts->best == 256 ||
+                type->magnitude[type->falling[rank]] > type->magnitude[type->falling[counts->best]];
+            counts->best = rank;
+            return larger;
+        }
+    }
+    return false;
+}
+
+/* Occurrences of each code; returns how many codes there are. */
+static unsigned count_codes(const tp_byte_type *type, const tp_byte_counts *counts,
+                            uint64_t codes[256])
+{
+    if (type->per_byte == 1) {
+        for (unsigned byte = 0; byte < 256; byte++) {
+            codes[byte] = occurrences(counts, byte);
+        }
+        return 256;
+    }
+    memset(codes, 0, 16 * sizeof(*codes));
+    for (unsigned byte = 0; byte < 256; byte++) {
+        const uint64_t n = occurrences(counts, byte);
+        codes[byte & 0xf] += n;
+        codes[byte >> 4] += n;
+    }
+    return 16;
+}
+
+void tp_bytes_derive(const tp_byte_type *type, const tp_byte_counts *counts, double eps,
+                     tp_block *seen, tp_part *part, double *abs_max)
+{
+    uint64_t codes[256];
+    const unsigned size = count_codes(type, counts, codes);
+    *seen = (tp_block){.min = INFINITY, .max = -INFINITY};
+    *part = (tp_part){0};
+    for (unsigned code = 0; code < size; code++) {
+        const double x = type->value[code];
+        const double magnitude = fabs(x);
+        const uint64_t n = codes[code];
+        if (n == 0) {
+            continue;
+        }
+        seen->zeros += magnitude < eps ? n : 0;
+        seen->subnormal += magnitude > 0.0 && magnitude < type->normal ? n : 0;
+        if (!(magnitude < INFINITY)) {
+            seen->nan += magnitude != magnitude ? n : 0;
+            seen->pos_inf += x == INFINITY ? n : 0;
+            seen->neg_inf += x == -INFINITY ? n : 0;
+            continue;
+        }
+        const double times = (double)n;
+        seen->min = x < seen->min ? x : seen->min;
+        seen->max = x > seen->max ? x : seen->max;
+        part->n += n;
+        part->sum += times * x;
+        part->sum_abs += times * magnitude;
+        part->sum_sq += times * (x * x);
+    }
+    seen->min += 0.0; /* -0 becomes +0 */
+    seen->max += 0.0;
+    *abs_max = counts->best < 256 ? type->magnitude[type->falling[counts->best]] : -1.0;
+    if (part->n == 0) {
+        return;
+    }
+    const double mean = part->sum / (double)part->n;
+    double first = 0.0;
+    double second = 0.0;
+    for (unsigned code = 0; code < size; code++) {
+        const double d = type->value[code] - mean;
+        if (codes[code] > 0 && fabs(d) < INFINITY) {
+            first += (double)codes[code] * d;
+            second += (double)codes[code] * (d * d);
+        }
+    }
+    const double m2 = second - first * first / (double)part->n;
+    part->m2 = m2 > 0.0 ? m2 : 0.0;
+}
+
+size_t tp_bytes_find(const tp_byte_type *type, const void *data, size_t n, double magnitude)
+{
+    const uint8_t *from = data;
+    size_t i = 0;
+    while (i < n && type->magnitude[from[i]] != magnitude) {
+        i++;
+    }
+    if (type->per_byte == 1 || fabs(type->value[from[i] & 0xf]) == magnitude) {
+        return i * type->per_byte;
+    }
+    return i * type->per_byte + 1;
+}

@@ -1,0 +1,186 @@
+#include "stats/pass.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Squares of magnitudes between these add up in f64 without leaving its range, whatever their
+ * number; an f64 block whose largest magnitude lies outside is scaled by 2^600 or 2^-600. */
+#define LARGEST_UNSCALED 0x1p450
+#define SMALLEST_UNSCALED 0x1p-450
+#define SCALE_EXP 600
+
+/* Below this share of Σx², Σx² - (Σx)²/n has lost too many digits to be M2. */
+#define WELL_CONDITIONED (1.0 / 1024.0)
+
+/* M2 of one block, divided by 4^exp; the block is still in the L1 cache. */
+static double block_m2(const tp_kernel *kernel, const void *data, size_t n, double scale,
+                       const tp_block *block, uint64_t finite)
+{
+    const double count = (double)finite;
+    if (block->min == block->max) {
+        return 0.0;
+    }
+    const double m2 = block->sum_sq - block->sum * block->sum / count;
+    if (m2 >= block->sum_sq * WELL_CONDITIONED) {
+        return m2;
+    }
+    double moments[2];
+    kernel->spread(data, n, scale, block->sum / count, moments);
+    const double corrected = moments[1] - moments[0] * moments[0] / count;
+    return corrected > 0.0 ? corrected : 0.0;
+}
+
+static double finite_abs_max(const tp_block *block)
+{
+    return -block->min > block->max ? -block->min : block->max;
+}
+
+static double block_abs_max(const tp_block *block, uint64_t finite)
+{
+    if (block->pos_inf + block->neg_inf > 0) {
+        return INFINITY;
+    }
+    return finite > 0 ? finite_abs_max(block) : -1.0;
+}
+
+bool tp_pass_block(tp_pass *pass, const void *data, size_t n)
+{
+    const tp_kernel *kernel = pass->kernel;
+    tp_block block;
+    kernel->clean(data, n, &pass->bounds, &block);
+    if (!(block.sum_sq < INFINITY)) {
+        kernel->masked(data, n, &pass->bounds, 1.0, &block);
+    }
+    const uint64_t finite = n - block.nan - block.pos_inf - block.neg_inf;
+    double scale = 1.0;
+    int64_t exp = 0;
+    if (pass->wide && finite > 0) {
+        const double largest = finite_abs_max(&block);
+        if (largest > LARGEST_UNSCALED) {
+            scale = 0x1p-600;
+            exp = SCALE_EXP;
+        } else if (largest < SMALLEST_UNSCALED && largest > 0.0) {
+            scale = 0x1p600;
+            exp = -SCALE_EXP;
+        }
+        if (exp != 0) {
+            kernel->masked(data, n, &pass->bounds, scale, &block);
+        }
+    }
+
+    tp_part part = {.n = finite, .exp = exp};
+    if (finite > 0) {
+        part.sum = block.sum;
+        part.sum_abs = block.sum_abs;
+        part.sum_sq = block.sum_sq;
+        part.m2 = block_m2(kernel, data, n, scale, &block, finite);
+    }
+    tp_tree_add(&pass->tree, &part);
+
+    tp_block *seen = &pass->seen;
+    seen->nan += block.nan;
+    seen->pos_inf += block.pos_inf;
+    seen->neg_inf += block.neg_inf;
+    seen->zeros += block.zeros;
+    seen->subnormal += block.subnormal;
+    seen->min = block.min < seen->min ? block.min : seen->min;
+    seen->max = block.max > seen->max ? block.max : seen->max;
+    const double largest = block_abs_max(&block, finite);
+    const bool larger = largest > pass->abs_max;
+    pass->abs_max = larger ? largest : pass->abs_max;
+    return larger;
+}
+
+bool tp_pass_bytes(tp_pass *pass, const void *data, size_t n)
+{
+    return tp_bytes_add(pass->bytes, &pass->counts, data, n);
+}
+
+size_t tp_pass_find(const tp_pass *pass, const void *data, size_t n)
+{
+    if (pass->bytes != NULL) {
+        const double most = pass->bytes->magnitude[pass->bytes->falling[pass->counts.best]];
+        return tp_bytes_find(pass->bytes, data, n, most);
+    }
+    return pass->kernel->find(data, n, pass->abs_max);
+}
+
+double tp_unscaled(double x, int64_t exp)
+{
+    return exp == 0 ? x : ldexp(x, (int)exp);
+}
+
+void tp_pass_finish(tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *out)
+{
+    tp_part total;
+    if (pass->bytes != NULL) {
+        tp_bytes_derive(pass->bytes, &pass->counts, pass->bounds.eps, &pass->seen, &total,
+                        &pass->abs_max);
+    } else {
+        total = tp_tree_total(&pass->tree);
+    }
+    const tp_block *seen = &pass->seen;
+    const double times = (double)weight;
+    const double quiet_nan = (double)NAN;
+    *out = (tp_stats){
+        .count = count * weight,
+        .nan = seen->nan * weight,
+        .pos_inf = seen->pos_inf * weight,
+        .neg_inf = seen->neg_inf * weight,
+        .zeros = seen->zeros * weight,
+        .subnormal = seen->subnormal * weight,
+        .finite_min = total.n > 0 ? seen->min : quiet_nan,
+        .finite_max = total.n > 0 ? seen->max : quiet_nan,
+        .abs_max = pass->abs_max >= 0.0 ? pass->abs_max : quiet_nan,
+        .abs_max_index = TP_NO_INDEX,
+        .sum = tp_unscaled(total.sum * times, total.exp),
+        .sum_abs = tp_unscaled(total.sum_abs * times, total.exp),
+        .sum_sq = total.sum_sq * times,
+        .m2 = seen->min == seen->max ? 0.0 : total.m2 * times,
+        .sq_exp = total.exp,
+    };
+    if (count == 0 || seen->nan > 0) {
+        out->min = quiet_nan;
+        out->max = quiet_nan;
+        return;
+    }
+    /* Here seen->min is +Inf when all elements are infinite, and seen->max is -Inf. */
+    out->min = seen->neg_inf > 0 ? -INFINITY : seen->min;
+    out->max = seen->pos_inf > 0 ? INFINITY : seen->max;
+}
+
+/* The smallest float that is not less than eps: |x| < eps says the same with it for every float x.
+ * FLT_MAX < eps becomes infinity, which no finite float reaches either. */
+static double float_bound(double eps)
+{
+    const float near = (float)eps;
+    return (double)near < eps ? (double)nextafterf(near, INFINITY) : (double)near;
+}
+
+static tp_bounds bounds_of(uint32_t dtype, double eps)
+{
+    const bool compares_floats = dtype == TP_F32 || dtype == TP_F16 || dtype == TP_BF16;
+    const bool of_floats = compares_floats || dtype == TP_C64;
+    return (tp_bounds){
+        .eps = compares_floats ? float_bound(eps) : eps,
+        .normal = dtype == TP_F16 ? 0x1p-14
+                  : of_floats     ? 0x1p-126
+                                  : 0x1p-1022,
+    };
+}
+
+void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps)
+{
+    pass->bytes = tp_byte_type_of(dtype);
+    pass->convert = tp_convert_of(dtype);
+    pass->kernel = kernel;
+    pass->bounds = bounds_of(dtype, eps);
+    pass->wide = dtype == TP_F64 || dtype == TP_C128;
+    pass->seen = (tp_block){.min = INFINITY, .max = -INFINITY};
+    pass->abs_max = -1.0;
+    pass->tree.blocks = 0;
+    if (pass->bytes != NULL) {
+        memset(&pass->counts, 0, sizeof(pass->counts));
+        pass->counts.best = 256;
+    }
+}
