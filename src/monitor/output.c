@@ -21,7 +21,7 @@ struct tp_output {
     tp_rules *rules;
     tp_follower *followers[MAX_FOLLOWERS];
     uint32_t follower_count;
-    uint32_t csv, tensorboard; /* their places in followers; follower_count: absent */
+    uint32_t csv, tensorboard; /* their places in followers; MAX_FOLLOWERS: absent */
     bool has_batch; /* the journal has the present step's batch, but not its alerts yet */
     tp_buf alerts;  /* of the present step */
     int lock_fd;
@@ -60,7 +60,8 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
     return TP_OK;
 }
 
-static tp_status add_follower(tp_output *output, const tp_sink *sink, tp_error *error)
+static tp_status add_follower(tp_output *output, const tp_sink *sink, uint32_t *place,
+                              tp_error *error)
 {
     const tp_config *config = output->options.config;
     const tp_sink_options options = {
@@ -74,7 +75,7 @@ static tp_status add_follower(tp_output *output, const tp_sink *sink, tp_error *
     tp_status status =
         tp_follower_open(&output->followers[output->follower_count], sink, &options, error);
     if (status == TP_OK) {
-        output->follower_count++;
+        *place = output->follower_count++;
     }
     return status;
 }
@@ -90,13 +91,11 @@ static tp_status open_directory(tp_output *output, tp_error *error)
         status = tp_run_lock(options->directory, &output->lock_fd, error);
     }
     if (status == TP_OK && (formats & TP_FORMAT_CSV) != 0 && output->csv == MAX_FOLLOWERS) {
-        output->csv = output->follower_count;
-        status = add_follower(output, &tp_sink_csv, error);
+        status = add_follower(output, &tp_sink_csv, &output->csv, error);
     }
     if (status == TP_OK && (formats & TP_FORMAT_TENSORBOARD) != 0 &&
         output->tensorboard == MAX_FOLLOWERS) {
-        output->tensorboard = output->follower_count;
-        status = add_follower(output, &tp_sink_tensorboard, error);
+        status = add_follower(output, &tp_sink_tensorboard, &output->tensorboard, error);
     }
     if (status == TP_OK) {
         status = tp_journal_open(&output->journal, options->directory, &options->run,
@@ -220,7 +219,7 @@ void tp_output_free(tp_output *output)
 void tp_output_abandon(tp_output *output)
 {
     /* The lock belongs to the open file that parent and child share: without this, a child that
-     * outlives its parent would keep the directory locked. */
-    tp_run_unlock(output->options.directory, output->lock_fd, 0);
+     * outlives its parent would keep the directory locked. Unlocking would unlock it for both. */
+    tp_file_close(output->lock_fd);
     output->lock_fd = -1;
 }

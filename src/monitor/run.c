@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 
 #define LOCK_NAME "lock"
+#define JOURNAL_NAME "journal"
 
 const char *tp_run_base_directory(const char *given)
 {
@@ -44,7 +46,7 @@ tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t ra
 {
     static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
     time_t now = (time_t)(tp_clock_wall() / 1000000000);
-    struct tm local;
+    struct tm local = {0};
     localtime_r(&now, &local);
     /* The month by hand: strftime would translate it into the user's language. */
     int length = snprintf(path, TP_PATH_MAX, "%s/%.3s%02d_%02d-%02d-%02d-rank%u-%s", base,
@@ -57,10 +59,10 @@ tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t ra
 }
 
 /* A lock of the open file, not of the process: it keeps out a second monitor of the same process
- * too. A forked child must close its copy of the descriptor. */
-static int lock_file(int fd)
+ * too. A forked child has a part in it as long as it has the descriptor. */
+static int lock_file(int fd, short type)
 {
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct flock whole = {.l_type = type, .l_whence = SEEK_SET};
     return fcntl(fd, F_OFD_SETLK, &whole);
 }
 
@@ -70,18 +72,24 @@ tp_status tp_run_lock(const char *directory, int *fd, tp_error *error)
     if (tp_path_join(path, directory, LOCK_NAME) != TP_OK) {
         return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %.100s", directory);
     }
-    int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (opened < 0) {
-        return tp_fail(error, tp_status_from_errno(errno), "can't open %s: %s", path,
-                       strerror(errno));
+    for (;;) {
+        struct stat info;
+        int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        if (opened < 0) {
+            return tp_fail(error, tp_status_from_errno(errno), "can't open %s: %s", path,
+                           strerror(errno));
+        }
+        /* A file system without locks (ENOLCK, EINVAL) is not a reason to refuse work. */
+        if (lock_file(opened, F_WRLCK) != 0 && (errno == EAGAIN || errno == EACCES)) {
+            close(opened);
+            return tp_fail(error, TP_ERR_STATE, "%s is in use by a running process", directory);
+        }
+        if (fstat(opened, &info) != 0 || info.st_nlink > 0) {
+            *fd = opened;
+            return TP_OK;
+        }
+        close(opened); /* its owner has removed it since it was opened: it locks nothing */
     }
-    /* A file system without locks (ENOLCK, EINVAL) is not a reason to refuse work. */
-    if (lock_file(opened) != 0 && (errno == EAGAIN || errno == EACCES)) {
-        close(opened);
-        return tp_fail(error, TP_ERR_STATE, "%s is in use by a running process", directory);
-    }
-    *fd = opened;
-    return TP_OK;
 }
 
 void tp_run_unlock(const char *directory, int fd, int clean)
@@ -93,6 +101,7 @@ void tp_run_unlock(const char *directory, int fd, int clean)
     if (clean && tp_path_join(path, directory, LOCK_NAME) == TP_OK) {
         unlink(path);
     }
+    lock_file(fd, F_UNLCK); /* closing is not enough where a forked child has a copy */
     close(fd);
 }
 
@@ -109,10 +118,12 @@ void tp_run_visit_unfinished(const char *base, uint32_t rank, const int *stop,
          entry != NULL && !__atomic_load_n(stop, __ATOMIC_ACQUIRE); entry = readdir(directory)) {
         char path[TP_PATH_MAX];
         char lock[TP_PATH_MAX];
+        char journal[TP_PATH_MAX];
         int fd;
         if (strstr(entry->d_name, mark) == NULL ||
             tp_path_join(path, base, entry->d_name) != TP_OK ||
             tp_path_join(lock, path, LOCK_NAME) != TP_OK || access(lock, F_OK) != 0 ||
+            tp_path_join(journal, path, JOURNAL_NAME) != TP_OK || access(journal, F_OK) != 0 ||
             tp_run_lock(path, &fd, NULL) != TP_OK) {
             continue;
         }

@@ -405,6 +405,63 @@ static void test_two_at_once(void **state)
     assert_int_equal(tp_monitor_close(&one), TP_OK);
 }
 
+static uint32_t visits;
+
+static tp_status count_visit(const char *directory)
+{
+    (void)directory;
+    visits++;
+    return TP_OK;
+}
+
+/* Recovery leaves alone what only looks like a run: its lock file is somebody else's, or that of a
+ * run that has just begun. */
+static void test_visits_runs_only(void **state)
+{
+    (void)state;
+    const int stop = 0;
+    char run[TP_PATH_MAX];
+    char lock[TP_PATH_MAX];
+    char journal[TP_PATH_MAX];
+    int fd;
+    uint64_t size;
+    tp_path_join(run, base, "checkpoint-rank3-last");
+    tp_path_join(lock, run, "lock");
+    tp_path_join(journal, run, "journal");
+    assert_int_equal(tp_dir_make(run, NULL), TP_OK);
+    assert_int_equal(tp_file_append(lock, &fd, &size, NULL), TP_OK);
+    tp_file_close(fd);
+    visits = 0;
+    tp_run_visit_unfinished(base, 3, &stop, count_visit);
+    assert_int_equal(visits, 0);
+    assert_int_equal(access(lock, F_OK), 0);
+    assert_int_equal(tp_dir_make(journal, NULL), TP_OK);
+    tp_run_visit_unfinished(base, 3, &stop, count_visit);
+    assert_int_equal(visits, 1);
+    assert_int_equal(access(lock, F_OK), -1);
+}
+
+/* A child that has a copy of the descriptor keeps nobody out once the lock has been given back. */
+static void test_unlock_with_child(void **state)
+{
+    (void)state;
+    int fd = -1;
+    int again = -1;
+    assert_int_equal(tp_run_lock(base, &fd, NULL), TP_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    assert_int_equal(tp_run_lock(base, &again, NULL), TP_ERR_STATE);
+    tp_run_unlock(base, fd, 0);
+    tp_status status = tp_run_lock(base, &again, NULL);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(status, TP_OK);
+    tp_run_unlock(base, again, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -416,6 +473,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_fork, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_next_start, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_observe_beside_step, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_visits_runs_only, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_unlock_with_child, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_two_at_once, make_base, remove_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
