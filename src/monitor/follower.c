@@ -131,15 +131,19 @@ static void fall_behind(tp_follower *follower, tp_status status, const tp_error 
 static tp_status write_step(tp_follower *follower, const tp_batch *batch, const tp_names *names,
                             tp_position position, tp_error *error)
 {
-    if ((batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) == 0) {
-        tp_status status = follower->sink->write(follower->private, batch, names, error);
-        if (status != TP_OK) {
-            return status;
-        }
+    const bool whole = (batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) == 0;
+    tp_status status = TP_OK;
+    if (whole) {
+        status = follower->sink->write(follower->private, batch, names, error);
+    }
+    if (status == TP_OK) {
+        follower->cursor = (tp_cursor){true, batch->step, batch->attempt, position};
+        status = store_cursor(follower, error);
+    }
+    if (status == TP_OK && whole) {
         follower->steps++;
     }
-    follower->cursor = (tp_cursor){true, batch->step, batch->attempt, position};
-    return store_cursor(follower, error);
+    return status;
 }
 
 tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink_options *options,

@@ -1,0 +1,170 @@
+/* A whole run in which the n-th request for memory fails and every one after it, for every n. */
+#include "check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "tensorprobe/tensorprobe.h"
+
+#define STEPS 5
+
+static const char config[] =
+    "{\"format\": [\"csv\", \"tensorboard\"], \"step_count_per_record\": 100, "
+    "\"wg_distribution\": true, \"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}]}}";
+
+static char base[] = "/tmp/tp-memory-XXXXXX";
+static char directory[TP_PATH_MAX];
+
+static void open_monitor(tp_monitor **monitor, tp_status *status)
+{
+    tp_monitor_options options;
+    tp_error error = {0};
+    tp_monitor_defaults(&options);
+    options.config_text = config;
+    options.output_dir = base;
+    *monitor = NULL;
+    *status = tp_monitor_open(monitor, &options, &error);
+    assert_int_equal(error.code, *status);
+    assert_true(*status == TP_OK ? *monitor != NULL : *monitor == NULL);
+    if (*monitor != NULL) {
+        strcpy(directory, tp_monitor_directory(*monitor));
+    }
+}
+
+/* Observes and steps as far as there is memory; how many steps ended. */
+static uint64_t train(tp_monitor *monitor)
+{
+    static const char *const names[] = {"fc1.weight", "fc2.weight"};
+    uint64_t steps = 0;
+    for (uint32_t step = 0; step < STEPS; step++) {
+        for (uint32_t k = 0; k < 2; k++) {
+            const tp_key key = {names[k], NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE};
+            const double x = step == 3 ? (double)NAN : step;
+            const int64_t dims[] = {1};
+            const tp_tensor tensor = {&x, dims, NULL, TP_F64, 1};
+            uint32_t id;
+            tp_status status = tp_monitor_key(monitor, &key, &id);
+            if (status == TP_OK) {
+                status = tp_monitor_observe(monitor, id, &tensor, 0);
+            }
+            assert_true(status == TP_OK || status == TP_ERR_NOMEM || status == TP_ERR_STATE);
+        }
+        tp_status status = tp_monitor_step(monitor);
+        /* Without memory for a next step the monitor ends with this one. */
+        assert_true(status == TP_OK || status == TP_ERR_NOMEM || status == TP_ERR_STATE);
+        steps += status != TP_ERR_STATE;
+    }
+    return steps;
+}
+
+/* Batches and records in the journal. */
+static uint64_t count_steps(uint64_t *records)
+{
+    tp_reader *reader = NULL;
+    tp_item item;
+    uint64_t steps = 0;
+    tp_status status = tp_reader_open(&reader, directory, NULL);
+    *records = 0;
+    while (status == TP_OK && (status = tp_reader_next(reader, &item, NULL)) == TP_OK) {
+        if (item.type == TP_ITEM_BATCH) {
+            assert_int_equal(item.batch.step, steps++);
+            assert_int_equal(item.batch.flags, 0);
+            *records += item.batch.count;
+        }
+    }
+    assert_int_equal(status, TP_END);
+    tp_reader_close(&reader);
+    return steps;
+}
+
+static uint64_t count_lines(void)
+{
+    char path[TP_PATH_MAX];
+    tp_buf text = TP_BUF_INIT;
+    uint64_t lines = 0;
+    tp_path_join(path, directory, "grad_reduced_0-99.csv");
+    if (tp_file_read(path, &text, NULL) == TP_OK) {
+        for (size_t i = 0; i < text.size; i++) {
+            lines += text.data[i] == '\n';
+        }
+    }
+    tp_buf_free(&text);
+    return lines;
+}
+
+static void remove_base(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", base);
+    assert_int_equal(system(command), 0);
+}
+
+/* Memory comes back before the end: what was taken is then in the journal, and in the csv file. */
+static void test_memory_comes_back(void **state)
+{
+    (void)state;
+    assert_non_null(mkdtemp(base));
+    bool reached = true;
+    for (unsigned long n = 1; reached; n++) {
+        tp_monitor *monitor;
+        tp_status status;
+        uint64_t steps = 0;
+        uint64_t records = 0;
+        tp_mem_fail_after(n);
+        open_monitor(&monitor, &status);
+        if (status == TP_OK) {
+            steps = train(monitor);
+        }
+        void *memory = tp_alloc(1);
+        reached = memory == NULL;
+        tp_free(memory);
+        tp_mem_fail_after(0);
+        if (status != TP_OK) {
+            assert_int_equal(status, TP_ERR_NOMEM);
+            continue;
+        }
+        tp_monitor_counters counters;
+        assert_int_equal(tp_monitor_finish(monitor), TP_OK);
+        tp_monitor_get_counters(monitor, &counters);
+        assert_int_equal(tp_monitor_close(&monitor), TP_OK);
+        if (steps == 0) {
+            continue;
+        }
+        assert_int_equal(count_steps(&records), steps);
+        assert_int_equal(count_lines(), records > 0 ? 1 + records : 0);
+        assert_int_equal(counters.followed_steps, steps);
+        if (!reached) {
+            assert_int_equal(records, 2 * STEPS);
+            assert_int_equal(counters.alerts, 2);
+        }
+    }
+    remove_base();
+}
+
+/* It does not come back: the end says so, and gives up once for all steps that wait. */
+static void test_memory_stays_away(void **state)
+{
+    (void)state;
+    tp_monitor *monitor;
+    tp_status status;
+    strcpy(base + strlen(base) - 6, "XXXXXX");
+    assert_non_null(mkdtemp(base));
+    open_monitor(&monitor, &status);
+    assert_int_equal(status, TP_OK);
+    tp_mem_fail_after(20);
+    assert_true(train(monitor) > 0);
+    assert_int_equal(tp_monitor_close(&monitor), TP_ERR_IO);
+    tp_mem_fail_after(0);
+    remove_base();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory_comes_back),
+                                       cmocka_unit_test(test_memory_stays_away)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
