@@ -208,6 +208,32 @@ static const int64_t *reader_shape(const void *source, uint32_t id, uint32_t *nd
     return tp_reader_shape(source, id, ndim);
 }
 
+/* Whether the step that ends here lies behind the cursor. */
+static bool is_new(const tp_follower *follower, tp_position position)
+{
+    const tp_position *last = &follower->cursor.position;
+    return !follower->cursor.any || position.segment > last->segment ||
+           (position.segment == last->segment && position.offset > last->offset);
+}
+
+/* Opens the journal at the follower's cursor. Where that place is gone (a segment was removed, or
+ * its end lost) all is read again, and feed leaves out what lies in front of the cursor. */
+static tp_status open_reader(const tp_follower *follower, tp_reader **reader, tp_error *error)
+{
+    const char *directory = follower->options.directory;
+    tp_status status = tp_reader_open(reader, directory, error);
+    if (status == TP_OK && follower->cursor.any) {
+        status = tp_reader_seek(*reader, follower->cursor.position, error);
+        if (status == TP_ERR_ARGUMENT) {
+            tp_log(TP_LOG_WARNING, "%s output goes on behind a damaged place: %s",
+                   follower->sink->name, error->message);
+            tp_reader_close(reader);
+            status = tp_reader_open(reader, directory, error);
+        }
+    }
+    return status;
+}
+
 /* Feeds the sink from reader until TP_END, an error, or the time is up (TP_OK with *more). */
 static tp_status feed(tp_follower *follower, tp_reader *reader, uint64_t limit_ns, bool *more,
                       tp_error *error)
@@ -218,13 +244,14 @@ static tp_status feed(tp_follower *follower, tp_reader *reader, uint64_t limit_n
         tp_item item;
         tp_status status = tp_reader_next(reader, &item, error);
         if (status == TP_ERR_CORRUPT) {
-            tp_log(TP_LOG_WARNING, "%s", error->message);
+            char text[1024];
+            tp_log(TP_LOG_WARNING, "%s", tp_error_format(error, text, sizeof text));
             continue;
         }
         if (status != TP_OK) {
             return status;
         }
-        if (item.type == TP_ITEM_BATCH) {
+        if (item.type == TP_ITEM_BATCH && is_new(follower, item.position)) {
             status = write_step(follower, &item.batch, &names, item.position, error);
             if (status != TP_OK) {
                 return status;
@@ -248,13 +275,10 @@ tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_erro
     }
     tp_status status = follower->private != NULL ? TP_OK : open_sink(follower, where);
     if (status == TP_OK) {
-        status = tp_reader_open(&reader, follower->options.directory, where);
+        status = open_reader(follower, &reader, where);
         if (status == TP_ERR_NOTFOUND) {
             status = TP_END; /* no journal yet: nothing to catch up with */
         }
-    }
-    if (status == TP_OK && follower->cursor.any) {
-        status = tp_reader_seek(reader, follower->cursor.position, where);
     }
     if (status == TP_OK) {
         status = feed(follower, reader, limit_ns, &more, where);

@@ -39,8 +39,9 @@ typedef struct tp_sink {
     tp_status (*open)(void *private, const tp_sink_options *options, const uint8_t *cursor,
                       size_t cursor_size, tp_error *error);
 
-    /* Writes one whole step: when it returns TP_OK, all bytes have been handed to the kernel. Never
-     * called with partial batches or gaps. */
+    /* Writes one whole step: when it returns TP_OK, all bytes have been handed to the kernel. A
+     * record that has no name (its definition was damaged) is left out. Never called with partial
+     * batches or gaps. */
     tp_status (*write)(void *private, const tp_batch *batch, const tp_names *names,
                        tp_error *error);
 
