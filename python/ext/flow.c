@@ -15,11 +15,18 @@ static bool is_strict(const monitor_object *monitor)
     return monitor->monitor != NULL && monitor->config->strict;
 }
 
+void monitor_clear_error(void)
+{
+    if (PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+    }
+}
+
 /* Warnings may have been turned into errors, which must not reach the training either. */
 static void warn(const char *format, const char *name, const char *why)
 {
     if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, format, name, why) != 0) {
-        PyErr_Clear();
+        monitor_clear_error();
     }
 }
 
@@ -27,6 +34,9 @@ PyObject *monitor_trouble(monitor_object *monitor, const char *where)
 {
     if (!PyErr_Occurred()) {
         PyErr_SetString(PyExc_RuntimeError, "the monitor ran out of memory");
+    }
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return NULL; /* the program's own: Ctrl-C while a hook ran Python code of torch */
     }
     if (monitor->monitor != NULL) {
         tp_monitor_count_error(monitor->monitor);
@@ -51,7 +61,7 @@ PyObject *monitor_trouble(monitor_object *monitor, const char *where)
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
-    Py_RETURN_NONE;
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const char *name)
@@ -71,8 +81,10 @@ bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const 
             name, view->why);
     }
     Py_XDECREF(reason);
-    PyErr_Clear();
-    return true;
+    if (PyErr_Occurred()) {
+        monitor_clear_error();
+    }
+    return !PyErr_Occurred();
 }
 
 void monitor_add_time(monitor_object *monitor, uint64_t begin)
@@ -255,25 +267,35 @@ bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *g
     return true;
 }
 
-static void remove_leaf_handles(monitor_object *monitor)
+/* All of them, also when Ctrl-C comes before or in between: that error is set at the end. */
+static void remove_handles(PyObject *handles)
 {
-    const Py_ssize_t count = PyList_Size(monitor->leaf_handles);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *done =
-            PyObject_CallMethod(PyList_GetItem(monitor->leaf_handles, i), "remove", NULL);
+    PyObject *type = NULL;
+    PyObject *value = NULL;
+    PyObject *traceback = NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    const Py_ssize_t count = PyList_Size(handles);
+    for (Py_ssize_t i = 0; i < count;) {
+        PyObject *done = PyObject_CallMethod(PyList_GetItem(handles, i), "remove", NULL);
         Py_XDECREF(done);
+        if (done == NULL && type == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
+            PyErr_Fetch(&type, &value, &traceback);
+            continue; /* once more: it may have been cut short */
+        }
         PyErr_Clear();
+        i++;
     }
     if (count > 0) {
-        PyList_SetSlice(monitor->leaf_handles, 0, count, NULL);
+        PyList_SetSlice(handles, 0, count, NULL);
     }
+    PyErr_Restore(type, value, traceback);
 }
 
 void monitor_forget_step(monitor_object *monitor)
 {
     monitor_forget_forward(monitor);
     forget_pending(monitor);
-    remove_leaf_handles(monitor);
+    remove_handles(monitor->leaf_handles);
 }
 
 bool monitor_boundary(monitor_object *monitor)
@@ -288,10 +310,9 @@ bool monitor_boundary(monitor_object *monitor)
     status = tp_monitor_step(monitor->monitor);
     Py_END_ALLOW_THREADS;
     monitor->users--;
-    if (status < 0) {
+    if (status < 0 && !PyErr_Occurred()) {
         PyErr_Format(PyExc_RuntimeError, "the step could not be handed to the writer: %s",
                      tp_status_name(status));
-        return false;
     }
-    return true;
+    return !PyErr_Occurred();
 }

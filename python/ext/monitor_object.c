@@ -111,7 +111,12 @@ static void monitor_dealloc(PyObject *object)
     monitor_object *self = (monitor_object *)object;
     PyTypeObject *type = Py_TYPE(object);
     if (self->leaf_handles != NULL) {
+        PyObject *error = NULL;
+        PyObject *value = NULL;
+        PyObject *traceback = NULL;
+        PyErr_Fetch(&error, &value, &traceback);
         close_monitor(self);
+        PyErr_Restore(error, value, traceback);
     }
     memo_free(&self->memo);
     tp_free(self->frames);
@@ -144,6 +149,9 @@ static PyObject *monitor_step(PyObject *object, PyObject *Py_UNUSED(unused))
 static PyObject *monitor_close(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     const tp_status status = close_monitor((monitor_object *)object);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
     if (status < 0) {
         PyErr_Format(PyExc_OSError, "the monitor could not write everything: %s",
                      tp_status_name(status));

@@ -84,11 +84,14 @@ static inline uint32_t monitor_micro_step(const monitor_object *monitor)
 }
 
 /* A hook failed, with or without a Python error set. Counts, warns once, clears the error, returns
- * None; under "strict" it returns NULL with an error set. */
+ * None. Under "strict" it returns NULL with an error set; so it does when the error isn't its own
+ * but KeyboardInterrupt or SystemExit, raised by a signal's handler while Python code ran. */
 PyObject *monitor_trouble(monitor_object *monitor, const char *where);
 
-/* A tensor that can't be read: counts, and warns once per reason. False: an error is set (only
- * under "strict"). */
+/* Clears the error that is set, unless it is one of those two. */
+void monitor_clear_error(void);
+
+/* A tensor that can't be read: counts, and warns once per reason. False: an error is set. */
 bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const char *name);
 
 /* Ends the step. False: an error is set (only under "strict"). */
