@@ -185,7 +185,8 @@ struct input_grad {
     target row;
     uint32_t expected;
     uint32_t arrived;
-    PyObject *sum; /* owned; NULL: no part has arrived yet */
+    int64_t graph_task; /* the backward in which they have */
+    PyObject *sum;      /* owned; NULL: no part has arrived yet */
 };
 
 static void input_grad_dealloc(PyObject *self)
@@ -264,6 +265,18 @@ bool input_grad_finish(input_grad *leader)
 static bool take_parts(input_grad *part, PyObject *grad_inputs)
 {
     input_grad *leader = part->leader == NULL ? part : part->leader;
+    if (leader->expected > 1) {
+        const int64_t task = core_call_int(leader->row.hook->monitor->state->graph_task_id);
+        if (PyErr_Occurred()) {
+            return false;
+        }
+        if (leader->arrived > 0 && leader->graph_task != task) {
+            /* What an earlier backward left when it failed on the way. */
+            leader->arrived = 0;
+            Py_CLEAR(leader->sum);
+        }
+        leader->graph_task = task;
+    }
     for (uint32_t i = 0; i < part->position_count; i++) {
         PyObject *piece = PyTuple_GetItem(grad_inputs, (Py_ssize_t)part->positions[i]);
         if (piece == NULL || !collect(leader, piece)) {

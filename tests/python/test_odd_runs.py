@@ -297,3 +297,37 @@ def test_an_interrupt_at_the_end_of_a_step(tmp_path: Path, monkeypatch: pytest.M
     step()
     session.close()
     assert [s.step for s in tensorprobe.Journal(session.directory)] == [0, 1]
+
+
+# ---- values ----
+
+
+def test_a_failed_backward_leaves_no_part_of_a_gradient(tmp_path: Path) -> None:
+    fail = False
+
+    class Fragile(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            if fail:
+                raise KeyError("planted")
+            return grad
+
+    fragile: Callable[[Tensor], Tensor] = Fragile.apply
+    inner = Call(lambda _, y: fragile(y) * 3 + y * 2)
+    model = Call(lambda m, x: m.inner(m.fc(x)), fc=nn.Linear(3, 3), inner=inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with start(model, optimizer, tmp_path) as session:
+        y = model(torch.randn(2, 3)).sum()
+        fail = True
+        with pytest.raises(KeyError, match="planted"):
+            backward(y, retain_graph=True)
+        fail = False
+        backward(y)
+        optimizer.step()
+    journal = tensorprobe.Journal(session.directory)
+    norms = journal.series("inner", "actv_grad", role="input", op="norm")[1]
+    assert norms == pytest.approx([float(torch.full((2, 3), 5.0).norm())])
