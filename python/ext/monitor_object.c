@@ -1,5 +1,6 @@
 #include "monitor_object.h"
 
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -21,13 +22,15 @@ static void raise_open_error(const core_state *state, const tp_error *error)
                      : error->code == TP_ERR_ARGUMENT ? PyExc_ValueError
                      : error->code == TP_ERR_NOTFOUND ? PyExc_FileNotFoundError
                                                       : PyExc_OSError;
-    PyObject *raised = PyObject_CallFunction(kind, "s", text);
+    PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
+    PyObject *raised = message == NULL ? NULL : PyObject_CallFunctionObjArgs(kind, message, NULL);
+    Py_XDECREF(message);
     if (raised == NULL) {
         return;
     }
     if (error->code == TP_ERR_CONFIG) {
         PyObject *values[] = {
-            PyUnicode_FromString(error->file), PyLong_FromUnsignedLong(error->line),
+            PyUnicode_DecodeFSDefault(error->file), PyLong_FromUnsignedLong(error->line),
             PyLong_FromUnsignedLong(error->column), PyUnicode_FromString(error->field)};
         const char *names[] = {"file", "line", "column", "field"};
         for (int i = 0; i < 4; i++) {
@@ -41,22 +44,19 @@ static void raise_open_error(const core_state *state, const tp_error *error)
     Py_DECREF(raised);
 }
 
-static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+/* For "O&": a path in the file system's encoding as an owned bytes object, NULL for None. */
+static int convert_path(PyObject *value, void *place)
 {
-    static char *names[] = {"config_json", "config_path", "rank",       "output_dir",
-                            "run_id",      "watch",       "start_step", NULL};
-    tp_monitor_options options;
-    tp_monitor_defaults(&options);
-    int watch = 0;
-    unsigned long long start_step = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zzIzzpK:Monitor", names, &options.config_text,
-                                     &options.config_path, &options.rank, &options.output_dir,
-                                     &options.run_id, &watch, &start_step)) {
-        return NULL;
-    }
-    options.watch_defaults = (uint32_t)watch;
-    options.start_step = start_step;
+    return value == Py_None || PyUnicode_FSConverter(value, place);
+}
 
+static const char *path_text(PyObject *path)
+{
+    return path == NULL ? NULL : PyBytes_AsString(path);
+}
+
+static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *options)
+{
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     monitor_object *self = (monitor_object *)(void *)alloc(type, 0);
     if (self == NULL) {
@@ -70,7 +70,7 @@ static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     tp_error error = {0};
-    const tp_status status = tp_monitor_open(&self->monitor, &options, &error);
+    const tp_status status = tp_monitor_open(&self->monitor, options, &error);
     if (status != TP_OK) {
         error.code = status;
         self->monitor = NULL;
@@ -80,6 +80,40 @@ static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     self->config = tp_monitor_config(self->monitor);
     return (PyObject *)self;
+}
+
+static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"config_json", "config_path", "rank",       "output_dir",
+                            "run_id",      "watch",       "start_step", NULL};
+    tp_monitor_options options;
+    tp_monitor_defaults(&options);
+    PyObject *config_path = NULL;
+    PyObject *output_dir = NULL;
+    PyObject *monitor = NULL;
+    long long rank = 0;
+    int watch = 0;
+    unsigned long long start_step = 0;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "|zO&LO&zpK:Monitor", names, &options.config_text, convert_path,
+            &config_path, &rank, convert_path, &output_dir, &options.run_id, &watch, &start_step)) {
+        return NULL; /* a path that had been converted is freed */
+    }
+    if (rank < 0 || rank > UINT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "rank must be from 0 to 4294967295, not %lld", rank);
+        goto end;
+    }
+    options.config_path = path_text(config_path);
+    options.output_dir = path_text(output_dir);
+    options.rank = (uint32_t)rank;
+    options.watch_defaults = (uint32_t)watch;
+    options.start_step = start_step;
+    monitor = open_monitor(type, &options);
+
+end:
+    Py_XDECREF(config_path);
+    Py_XDECREF(output_dir);
+    return monitor;
 }
 
 /* Waits for calls in other threads that work with the GIL released, then ends the monitor. */

@@ -331,3 +331,33 @@ def test_a_failed_backward_leaves_no_part_of_a_gradient(tmp_path: Path) -> None:
     journal = tensorprobe.Journal(session.directory)
     norms = journal.series("inner", "actv_grad", role="input", op="norm")[1]
     assert norms == pytest.approx([float(torch.full((2, 3), 5.0).norm())])
+
+
+# ---- names, places, processes ----
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", "ü 漢 'q\"".encode()], ids=["bytes", "utf-8"])
+def test_any_name_of_a_directory(name: bytes, tmp_path: Path) -> None:
+    class AsBytes:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(tmp_path) + b"/" + name
+
+    where: list[Any] = [Path(os.fsdecode(bytes(AsBytes().__fspath__()))), AsBytes()]
+    for output_dir in where:
+        model, optimizer, step = plain_run(nn.Linear(3, 3), 2, 3)
+        with tensorprobe.watch(model, optimizer, output_dir=output_dir) as session:
+            step()
+        assert Path(session.directory).parent == where[0]
+        assert [s.step for s in tensorprobe.Journal(session.directory)] == [0]
+    config = Path(os.fsdecode(bytes(AsBytes().__fspath__()))) / "monitor.json"
+    config.write_text('{"eps": "small"}')
+    with pytest.raises(tensorprobe.ConfigError, match="eps") as caught:
+        tensorprobe.TrainerMon(config)
+    assert caught.value.file == str(config)
+
+
+@pytest.mark.parametrize("rank", [-1, 2**32])
+def test_a_rank_that_cannot_be(rank: int, tmp_path: Path) -> None:
+    model, optimizer, _ = plain_run(nn.Linear(3, 3), 2, 3)
+    with pytest.raises(ValueError, match=f"rank must be .*{rank}"):
+        tensorprobe.watch(model, optimizer, output_dir=tmp_path, rank=rank)
