@@ -36,9 +36,13 @@ class Session:
         self._pid = os.getpid()
         self._handles: list[Any] = []
         self._closed = False
+        self._scripted: list[str] = []
         self._directory: str = monitor.directory
         try:
             self._attach(model, optimizer, params_have_main_grad)
+            if self._scripted:
+                count = len(self._scripted)
+                _warn(f"'{self._scripted[0]}' is not recorded: it is scripted ({count} in all)")
         except BaseException:
             self._detach()
             monitor.close()
@@ -67,6 +71,11 @@ class Session:
     def _hook_module(
         self, name: str, module: torch.nn.Module, model: torch.nn.Module, *, recorded: bool
     ) -> None:
+        from torch.jit import ScriptModule
+
+        if isinstance(module, ScriptModule):
+            self._scripted.append(name)
+            return
         hook = self._monitor.module_hook(module, name, 0, module is model, recorded)
         self._handles.append(module.register_forward_pre_hook(hook.forward_pre, with_kwargs=True))
         if recorded:
@@ -105,7 +114,8 @@ class Session:
 
     def step(self) -> None:
         """Ends the step by hand, for training loops whose optimizer has no ``step`` hooks."""
-        self._monitor.step()
+        if self._pid == os.getpid():
+            self._monitor.step()
 
     def close(self) -> None:
         """Removes every hook and writes what is left. A second call does nothing.
@@ -120,7 +130,7 @@ class Session:
         try:
             self._monitor.close()
         except OSError as error:
-            warnings.warn(f"tensorprobe: {error}", RuntimeWarning, stacklevel=2)
+            _warn(str(error))
 
     def _close_at_exit(self) -> None:
         with contextlib.suppress(Exception):
@@ -136,3 +146,9 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _warn(text: str) -> None:
+    """Warn the caller's caller; warnings that were turned into errors don't end the training."""
+    with contextlib.suppress(RuntimeWarning):
+        warnings.warn(f"tensorprobe: {text}", RuntimeWarning, stacklevel=3)

@@ -299,6 +299,21 @@ def test_an_interrupt_at_the_end_of_a_step(tmp_path: Path, monkeypatch: pytest.M
     assert [s.step for s in tensorprobe.Journal(session.directory)] == [0, 1]
 
 
+def test_warnings_as_errors_do_not_end_the_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    model, optimizer, step = plain_run(nn.Linear(3, 3), 2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with start(model, optimizer, tmp_path / "file") as session:
+            step()
+    assert session.counters()["journaled_steps"] == 0
+    with (
+        pytest.warns(RuntimeWarning, match="could not write"),
+        start(model, optimizer, tmp_path / "file"),
+    ):
+        step()
+
+
 # ---- values ----
 
 
@@ -361,3 +376,34 @@ def test_a_rank_that_cannot_be(rank: int, tmp_path: Path) -> None:
     model, optimizer, _ = plain_run(nn.Linear(3, 3), 2, 3)
     with pytest.raises(ValueError, match=f"rank must be .*{rank}"):
         tensorprobe.watch(model, optimizer, output_dir=tmp_path, rank=rank)
+
+
+def test_a_forked_child_can_call_everything(tmp_path: Path) -> None:
+    model, optimizer, step = plain_run(nn.Linear(3, 3), 2, 3)
+    with start(model, optimizer, tmp_path) as session:
+        step()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                step()
+                session.step()
+                session.close()
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [s.step for s in tensorprobe.Journal(session.directory)] == [0]
+
+
+def test_scripted_modules_are_left_out(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # script is deprecated
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3)))
+    model, optimizer, step = plain_run(nn.Sequential(nn.Linear(3, 3), scripted), 2, 3)
+    with pytest.warns(RuntimeWarning, match=r"'1' is not recorded: it is scripted \(2 in all\)"):
+        session = start(model, optimizer, tmp_path)
+    step()
+    session.close()
+    (recorded,) = tensorprobe.Journal(session.directory)
+    names = {r["name"] for r in recorded.records}
+    assert names == {"", "0", "0.weight", "0.bias", "1.0.weight", "1.0.bias"}
