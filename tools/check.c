@@ -1,32 +1,233 @@
-/* `tensorprobe check`: is this configuration right? */
+/* `tensorprobe check`: is this configuration right, and what will it do? */
 #include "tools/tool.h"
 
 #include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
+#include "base/buf.h"
 #include "config/config.h"
+#include "config/schema.h"
 
 static const char help[] =
     "usage: tensorprobe check [--watch] CONFIG\n"
+    "       tensorprobe check --schema | --fields\n"
     "\n"
     "Reads and validates a configuration (JSON) as the monitor would. Prints `CONFIG: OK` and "
+    "what\n"
+    "it will do, and ends with 0; or prints the error as FILE:LINE:COLUMN: FIELD: MESSAGE and "
     "ends\n"
-    "with 0, or the error as FILE:LINE:COLUMN: FIELD: MESSAGE and ends with 1. Fields that this\n"
-    "version does not act on are named as warnings.\n"
+    "with 1. What is read otherwise than it is written, and what this version does not act on, is\n"
+    "named in warnings.\n"
     "\n"
-    "  --watch  over the defaults of tensorprobe.watch() instead of TrainerMon's\n"
-    "  --help   this text\n";
+    "  --watch   over the defaults of tensorprobe.watch() instead of TrainerMon's\n"
+    "  --schema  print a JSON Schema of the configuration, for editors\n"
+    "  --fields  print every field: what to write, its defaults, what it does\n"
+    "  --help    this text\n";
+
+static void print_targets(const tp_config *config)
+{
+    if (config->target_count == 1 && config->targets[0].name[0] == '\0') {
+        puts("watches every module and every parameter");
+        return;
+    }
+    printf("watches");
+    for (uint32_t i = 0; i < config->target_count && i < 4; i++) {
+        printf("%s \"%s\"", i > 0 ? "," : "", config->targets[i].name);
+    }
+    if (config->target_count > 4) {
+        printf(" and %" PRIu32 " more", config->target_count - 4);
+    }
+    puts("");
+}
+
+static void print_ranks(const tp_config *config)
+{
+    if (config->module_rank_count == 0 || !tp_config_acts_on("module_ranks")) {
+        return;
+    }
+    printf("on rank");
+    for (uint32_t i = 0; i < config->module_rank_count && i < 8; i++) {
+        printf("%s %" PRIu32, i > 0 ? "," : "", config->module_ranks[i]);
+    }
+    puts(config->module_rank_count > 8 ? " and more" : "");
+}
+
+static void print_steps(const tp_config *config)
+{
+    uint64_t interval = tp_config_acts_on("step_interval") ? config->step_interval : 1;
+    if (interval == 1) {
+        printf("in every step");
+    } else {
+        printf("in one step of %" PRIu64, interval);
+    }
+    if (config->start_step > 0 && tp_config_acts_on("start_step")) {
+        printf(", from step %" PRIu64 " on", config->start_step);
+    }
+    if (config->collect_times < 100000000 && tp_config_acts_on("collect_times")) {
+        printf(", %" PRIu64 " times", config->collect_times);
+    }
+    puts("");
+}
+
+/* Returns how often that reads the memory of what it names, in a step. */
+static int print_recorded(const char *what, bool is_on, int reads)
+{
+    if (is_on) {
+        printf("  %s\n", what);
+    }
+    return is_on ? reads : 0;
+}
+
+static void print_quantities(const tp_config *config)
+{
+    bool xy = config->xy_distribution;
+    int reads = 0;
+    puts("records");
+    print_recorded(config->all_xy ? "activations of all modules" : "activations of the targets",
+                   xy && !config->backward_only, 0);
+    print_recorded(config->all_xy ? "activation gradients of all modules"
+                                  : "activation gradients of the targets",
+                   xy && !config->forward_only, 0);
+    reads += print_recorded("parameter gradients", config->wg_distribution, 1);
+    reads += print_recorded("parameters before and after the optimizer's step",
+                            config->param_distribution, 2);
+    reads += print_recorded("the optimizer's moments", config->mv_distribution, 2);
+    if (!xy && reads == 0) {
+        puts("  nothing");
+        return;
+    }
+    printf("which costs a step");
+    if (reads > 0) {
+        printf(" %d read%s of all watched parameters' memory%s", reads, reads > 1 ? "s" : "",
+               xy ? " and" : "");
+    }
+    puts(xy ? " one read of each activation and gradient that is recorded" : "");
+}
+
+static void print_ops(const tp_config *config)
+{
+    for (uint32_t i = 0; i < config->op_count; i++) {
+        printf("%s %s", i > 0 ? "," : "", tp_op_name(config->ops[i]));
+    }
+}
+
+static void print_files(const tp_config *config)
+{
+    puts("keeps all statistics in the journal");
+    if ((config->formats & TP_FORMAT_CSV) != 0) {
+        printf("writes csv files of %" PRIu64 " step%s", config->step_count_per_record,
+               config->step_count_per_record > 1 ? "s" : "");
+        if (config->ndigits > 0) {
+            printf(" with %" PRIu32 " decimals:", config->ndigits);
+        } else {
+            printf(" with exact numbers:");
+        }
+        print_ops(config);
+        puts("");
+    }
+    if ((config->formats & TP_FORMAT_TENSORBOARD) != 0) {
+        printf("writes event files for TensorBoard:");
+        print_ops(config);
+        puts("");
+    }
+}
+
+static void print_rules(const tp_config *config)
+{
+    for (uint32_t i = 0; i < config->rule_count; i++) {
+        const tp_rule_config *rule = &config->rules[i];
+        printf("raises an alert when ");
+        if (rule->rule == TP_RULE_ANOMALY_NAN) {
+            printf("a value is NaN");
+            if (!isnan(rule->threshold)) {
+                printf(" or its magnitude is above %g", rule->threshold);
+            }
+            puts("");
+        } else if (rule->factor) {
+            printf("a norm is %g times its mean, or the mean %g times the norm, after %" PRIu64
+                   " values\n",
+                   rule->threshold, rule->threshold, rule->min_samples);
+        } else {
+            printf("a value is off its mean by more than %g %%, after %" PRIu64 " value%s\n",
+                   100 * rule->threshold, rule->min_samples, rule->min_samples > 1 ? "s" : "");
+        }
+    }
+    if (config->rule_count == 0) {
+        puts("raises no alerts");
+    }
+}
+
+static void print_endings(const tp_config *config)
+{
+    if (config->print_struct && tp_config_acts_on("print_struct")) {
+        puts(config->exit_after_struct
+                 ? "prints what the modules pass around in the first step, and ends the training"
+                 : "prints what the modules pass around in the first step");
+    }
+    if (config->strict) {
+        puts("ends the training when the monitor itself fails");
+    }
+}
+
+static int check(const char *path, bool watch)
+{
+    tp_config config;
+    tp_error error = {0};
+    tp_config_defaults(&config, watch);
+    if (tp_config_read(&config, path, &error) != TP_OK) {
+        return tp_tool_failed("check", &error);
+    }
+    printf("%s: OK\n", path);
+    print_targets(&config);
+    print_ranks(&config);
+    print_steps(&config);
+    print_quantities(&config);
+    print_files(&config);
+    print_rules(&config);
+    print_endings(&config);
+    tp_config_free(&config);
+    return TP_EXIT_OK;
+}
+
+static int print(void (*write_text)(tp_buf *))
+{
+    tp_buf text = TP_BUF_INIT;
+    tp_error error = {0};
+    write_text(&text);
+    bool failed = text.failed;
+    if (!failed) {
+        fwrite(text.data, 1, text.size, stdout);
+    }
+    tp_buf_free(&text);
+    if (failed) {
+        tp_fail(&error, TP_ERR_NOMEM, "no memory");
+        return tp_tool_failed("check", &error);
+    }
+    return TP_EXIT_OK;
+}
 
 int tp_tool_check(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"watch", no_argument, NULL, 'w'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"watch", no_argument, NULL, 'w'},
+                                            {"schema", no_argument, NULL, 's'},
+                                            {"fields", no_argument, NULL, 'f'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    void (*write_text)(tp_buf *) = NULL;
     bool watch = false;
     int letter;
     while ((letter = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (letter) {
         case 'w':
             watch = true;
+            break;
+        case 's':
+            write_text = tp_config_write_schema;
+            break;
+        case 'f':
+            write_text = tp_config_write_table;
             break;
         case 'h':
             fputs(help, stdout);
@@ -35,16 +236,11 @@ int tp_tool_check(int argc, char **argv)
             return tp_tool_usage(argv[0]);
         }
     }
-    if (optind != argc - 1) {
+    if (write_text != NULL && optind == argc && !watch) {
+        return print(write_text);
+    }
+    if (write_text != NULL || optind != argc - 1) {
         return tp_tool_usage(argv[0]);
     }
-    tp_config config;
-    tp_error error = {0};
-    tp_config_defaults(&config, watch);
-    if (tp_config_read(&config, argv[optind], &error) != TP_OK) {
-        return tp_tool_failed(argv[0], &error);
-    }
-    printf("%s: OK\n", argv[optind]);
-    tp_config_free(&config);
-    return TP_EXIT_OK;
+    return check(argv[optind], watch);
 }

@@ -42,9 +42,8 @@ static const tp_config_field argument_fields[] = {
      .offset = offsetof(rule_draft, mode),
      .choices = modes,
      .fallback = "\"relative\"",
-     .does =
-         "AnomalyTurbulence: fires when \\|x − m\\| > threshold · \\|m\\|, m being the mean of the "
-         "earlier finite values; or when a norm is above threshold · m or below m / threshold"},
+     .does = "AnomalyTurbulence: fires when |x − m| > threshold · |m|, m being the mean of the "
+             "earlier finite values; or when a norm is above threshold · m or below m / threshold"},
     {.name = "min_samples",
      .read = tp_config_read_u64,
      .offset = offsetof(rule_draft, min_samples),
@@ -90,7 +89,8 @@ static tp_status read_rule(const tp_config_text *text, json_t *value, const tp_p
                               "threshold is missing; write \"args\": {\"threshold\": 0.5}");
     }
     if (!turbulence && (draft.mode != NO_MODE || draft.min_samples != 0)) {
-        return tp_config_fail(text, place, "AnomalyNan takes no argument but threshold");
+        return tp_config_fail(text, place,
+                              "AnomalyNan takes no argument but threshold; remove the others");
     }
     if (factor && draft.threshold < 1) {
         return tp_config_fail(text, place, "a factor is at least 1; write \"threshold\": 10");
@@ -109,7 +109,10 @@ tp_status tp_config_read_rules(const tp_config_text *text, const tp_config_field
     size_t index;
     (void)spec;
     if (!json_is_array(value) || json_array_size(value) > TP_MAX_RULES) {
-        return tp_config_fail(text, place, "must be a list of at most %d rules", TP_MAX_RULES);
+        return tp_config_fail(
+            text, place,
+            "must be a list of at most %d rules, as in [{\"rule_name\": \"AnomalyNan\"}]",
+            TP_MAX_RULES);
     }
     config->rule_count = 0;
     json_array_foreach(value, index, member)
@@ -192,8 +195,8 @@ static const tp_config_field inform_fields[] = {
      .min = 1,
      .max = 65535,
      .type = "integer 1 … 65535, or a text of digits",
-     .schema = "{\"type\": [\"integer\", \"string\"], \"minimum\": 1, \"maximum\": 65535, "
-               "\"pattern\": \"^[0-9]{1,5}$\"}",
+     .schema = "\"type\": [\"integer\", \"string\"], \"minimum\": 1, \"maximum\": 65535, "
+               "\"pattern\": \"^[0-9]{1,5}$\"",
      .fallback = "587",
      .does = "email: the server's port"},
 };

@@ -128,32 +128,63 @@ static bool begins_with(const tp_config_text *text, tp_token token, const char *
            memcmp(text->bytes + token.start, prefix, length) == 0;
 }
 
-/* What to do about the mistakes that people make. */
-static const char *advice(const tp_config_text *text, tp_token token, tp_token before)
+/* What to do about a token that can't stand where it stands; expected is what Jansson says. */
+static const char *advice(const tp_config_text *text, tp_token token, tp_token before,
+                          const char *expected)
 {
     static const struct {
         const char *mistake;
         const char *advice;
     } mistakes[] = {
         {"/*", "the comment has no end; write */ behind it"},
+        {"/", "a comment begins with // or /*"},
         {"'", "write \" instead of '"},
+        {"=", "write : instead of ="},
         {"True", "write true"},
+        {"TRUE", "write true"},
         {"False", "write false"},
-        {"None", "write null, or leave the field out"},
+        {"FALSE", "write false"},
+        {"None", "leave the field out"},
         {"NaN", "JSON has no NaN"},
+        {"Infinity", "JSON has no infinity"},
     };
+    bool closes = begins_with(text, token, "}") || begins_with(text, token, "]");
+    char first = token.end > token.start ? text->bytes[token.start] : '\0';
+    if (before.end == before.start && first != '{') {
+        return "the configuration is one object; write { in front of everything and } behind it";
+    }
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
         if (begins_with(text, token, mistakes[i].mistake)) {
             return mistakes[i].advice;
         }
     }
-    if (before.end == before.start && !begins_with(text, token, "{")) {
-        return "the configuration is one object; write { in front of everything and } behind it";
+    if (begins_with(text, before, ":") && (closes || first == ',')) {
+        return "write a value in front of it";
     }
-    return NULL;
+    if (first == ',') {
+        return "remove it";
+    }
+    if (strncmp(expected, "':' expected", 12) == 0 && !closes) {
+        return "write : in front of it";
+    }
+    bool behind_value = !begins_with(text, before, ":") && !begins_with(text, before, ",") &&
+                        !begins_with(text, before, "{") && !begins_with(text, before, "[");
+    if (behind_value && (first == '"' || first == '{' || first == '[')) {
+        return "write , in front of it";
+    }
+    if (first != '\0' && strchr("+-.0123456789", first) != NULL) {
+        return memchr(text->bytes + token.start, ';', token.end - token.start) != NULL
+                   ? "write , instead of ;"
+                   : "numbers are written as in 10, 0.5 or 1e-8";
+    }
+    bool is_word = (first >= 'a' && first <= 'z') || (first >= 'A' && first <= 'Z');
+    if (is_word) {
+        return "write names and texts in quotes, and true and false without";
+    }
+    return strncmp(expected, "string or '}'", 13) == 0 ? "write a name in quotes, or }" : NULL;
 }
 
-/* Jansson's words where they don't say what to do. */
+/* What to do where the kind of the error says it; NULL: look at the token. */
 static const char *explain(const json_error_t *json)
 {
     switch (json_error_code(json)) {
@@ -163,22 +194,34 @@ static const char *explain(const json_error_t *json)
         return "save the file as UTF-8";
     case json_error_stack_overflow:
         return "no field needs more than a few brackets";
+    case json_error_end_of_input_expected:
+        return "the configuration's object ends in front of it; remove the rest";
+    case json_error_numeric_overflow:
+        return "no field takes such a number";
+    case json_error_null_character:
+    case json_error_null_byte_in_key:
+        return "no text holds such a character";
     default:
-        return NULL;
+        break;
     }
+    if (strncmp(json->text, "control character", 17) == 0) {
+        return "write \\t for a tab";
+    }
+    if (strncmp(json->text, "invalid escape", 14) == 0) {
+        return "write \\\\ for a \\";
+    }
+    if (strncmp(json->text, "premature end", 13) == 0 ||
+        strncmp(json->text, "unexpected newline", 18) == 0) {
+        return "the text has no \" at its end";
+    }
+    return NULL;
 }
 
-static tp_status fail_syntax(const tp_config_text *text, const json_error_t *json)
+static tp_status fail_offset(const tp_config_text *text, size_t offset, const char *message,
+                             const char *hint)
 {
-    tp_token before;
-    size_t at = json->position > 0 ? (size_t)json->position : 0;
-    tp_token token = tp_place_token(text->bytes, text->size, at, &before);
-    tp_position position = tp_place_position(text->original, token.start);
-    const char *hint = explain(json);
-    if (hint == NULL) {
-        hint = advice(text, token, before);
-    }
-    tp_status status = tp_fail(text->error, TP_ERR_CONFIG, "%s%s%s", json->text,
+    tp_position position = tp_place_position(text->original, offset);
+    tp_status status = tp_fail(text->error, TP_ERR_CONFIG, "%s%s%s", message,
                                hint != NULL ? ": " : "", hint != NULL ? hint : "");
     if (text->error != NULL) {
         snprintf(text->error->file, sizeof text->error->file, "%s", text->source);
@@ -186,6 +229,26 @@ static tp_status fail_syntax(const tp_config_text *text, const json_error_t *jso
         text->error->column = position.column;
     }
     return status;
+}
+
+static tp_status fail_syntax(const tp_config_text *text, const json_error_t *json)
+{
+    tp_token before;
+    char open[64];
+    size_t at = json->position > 0 ? (size_t)json->position : 0;
+    tp_token token = tp_place_token(text->bytes, text->size, at, &before);
+    const char *hint = explain(json);
+    size_t bracket;
+    if (hint == NULL && strstr(json->text, "near end of file") != NULL &&
+        tp_place_unclosed(text->bytes, text->size, &bracket)) {
+        tp_position place = tp_place_position(text->original, bracket);
+        snprintf(open, sizeof open, "the %c in line %u, column %u is not closed",
+                 text->bytes[bracket], place.line, place.column);
+        hint = open;
+    } else if (hint == NULL) {
+        hint = advice(text, token, before, json->text);
+    }
+    return fail_offset(text, token.start, json->text, hint);
 }
 
 static void warn_of_slips(const tp_config_text *text, const tp_slips *slips)
@@ -237,10 +300,16 @@ static tp_status parse_text(tp_config *config, const char *text, size_t size, co
         memcpy(clean, text, size);
     }
     const tp_config_text whole = {clean, text, size, source, error};
-    tp_slips slips = tp_slips_blank(clean, size);
-    tp_status status = parse_json(config, &whole);
-    if (status == TP_OK && slips.count > 0) {
-        warn_of_slips(&whole, &slips);
+    tp_status status;
+    const char *nul = size > 0 ? memchr(text, '\0', size) : NULL;
+    if (nul != NULL) { /* Jansson skips some */
+        status = fail_offset(&whole, (size_t)(nul - text), "NUL byte", "save the file as UTF-8");
+    } else {
+        tp_slips slips = tp_slips_blank(clean, size);
+        status = parse_json(config, &whole);
+        if (status == TP_OK && slips.count > 0) {
+            warn_of_slips(&whole, &slips);
+        }
     }
     tp_free(clean);
     return status;

@@ -13,8 +13,7 @@
 
 #define SIDE_TYPE "`\"tensor\"`, `\"tuple[n]\"` or `\"tuple[n]:i\"`"
 #define SIDE_SCHEMA                                                                                \
-    "{\"type\": \"string\", \"pattern\": \"^(tensor|tuple\\\\[[0-9]+\\\\](:[0-9]+)?)$\"}"
-
+    "\"type\": \"string\", \"pattern\": \"^(tensor|tuple\\\\[[0-9]+\\\\](:[0-9]+)?)$\""
 static const tp_config_field side_fields[] = {
     {.name = "input",
      .read = tp_config_read_side,
@@ -73,6 +72,7 @@ static const tp_config_field alert_fields[] = {
      .read = tp_config_read_rules,
      .nest = TP_NEST_LIST,
      .members = &tp_config_rule_members,
+     .max = TP_MAX_RULES,
      .type = "list of at most 8 rules",
      .fallback = "[]",
      .for_watch = "[{\"rule_name\": \"AnomalyNan\"}, {\"rule_name\": \"AnomalyTurbulence\", "
@@ -90,7 +90,7 @@ static const tp_config_field alert_fields[] = {
      .nest = TP_NEST_OBJECT,
      .members = &tp_config_inform_members,
      .fallback = "{}",
-     .does = "tell somebody of alerts (not acted on yet: nobody is told)"},
+     .does = "tell somebody of alerts (*not acted on yet: nobody is told*)"},
 };
 static const tp_config_members alert_members = {alert_fields, LENGTH(alert_fields)};
 
@@ -217,8 +217,8 @@ static const tp_config_field root_fields[] = {
     {.name = "ops",
      .read = tp_config_read_ops,
      .type = "list of `norm min max mean zeros nans id shape dtype`",
-     .schema = "{\"type\": \"array\", \"items\": {\"enum\": [\"norm\", \"min\", \"max\", \"mean\", "
-               "\"zeros\", \"nans\", \"id\", \"shape\", \"dtype\"]}}",
+     .schema = "\"type\": \"array\", \"items\": {\"enum\": [\"norm\", \"min\", \"max\", \"mean\", "
+               "\"zeros\", \"nans\", \"id\", \"shape\", \"dtype\"]}",
      .fallback = "[\"norm\"]",
      .for_watch = "[\"norm\", \"min\", \"max\", \"mean\", \"zeros\", \"nans\"]",
      .does = "the statistics, in the order of the columns"},
@@ -226,17 +226,16 @@ static const tp_config_field root_fields[] = {
      .read = tp_config_read_positive,
      AT(eps),
      .fallback = "1e-8",
-     .does = "`zeros` is the share of elements with \\|x\\| < eps"},
+     .does = "`zeros` is the share of elements with |x| < eps"},
     {.name = "format",
      .read = tp_config_read_format,
      AT(formats),
      .choices = format_words,
      .type =
          "`\"tensorboard\"`, `\"csv\"`, `\"api\"` (no files but the journal), or a list of them",
-     .schema =
-         "{\"anyOf\": [{\"enum\": [\"tensorboard\", \"csv\", \"api\", \"database\"]}, "
-         "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"enum\": [\"tensorboard\", \"csv\", "
-         "\"api\", \"database\"]}}]}",
+     .schema = "\"anyOf\": [{\"enum\": [\"tensorboard\", \"csv\", \"api\", \"database\"]}, "
+               "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"enum\": [\"tensorboard\", "
+               "\"csv\", \"api\", \"database\"]}}]",
      .fallback = "\"tensorboard\"",
      .for_watch = "[\"csv\", \"tensorboard\"]",
      .does = "the files that are written beside the journal"},
@@ -258,18 +257,17 @@ static const tp_config_field root_fields[] = {
      .read = tp_config_read_stamps,
      AT(append_output),
      .type = "`[]`, or two times as in `[\"Dec03_21-34-40\", \"Dec03_21-34-41\"]`",
-     .schema = "{\"type\": \"array\", \"items\": {\"type\": \"string\", \"pattern\": "
-               "\"^[A-Z][a-z]{2}[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}$\"}, \"maxItems\": 2}",
+     .schema = "\"type\": \"array\", \"items\": {\"type\": \"string\", \"pattern\": "
+               "\"^[A-Z][a-z]{2}[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}$\"}, \"maxItems\": 2",
      .fallback = "[]",
      .does = "go on in the directories from between these times",
      .ignored = "a new directory is made"},
     {.name = "module_ranks",
      .read = tp_config_read_ranks,
      .type = "list of ranks, or a text as in `\"0,1\"`",
-     .schema =
-         "{\"anyOf\": [{\"type\": \"array\", \"items\": {\"type\": \"integer\", \"minimum\": 0, "
-         "\"maximum\": 16777215}}, {\"type\": \"string\", \"pattern\": \"^( *[0-9]+ *(, *[0-9]+ "
-         "*)*)?$\"}]}",
+     .schema = "\"anyOf\": [{\"type\": \"array\", \"items\": {\"type\": \"integer\", \"minimum\": "
+               "0, \"maximum\": 16777215}}, {\"type\": \"string\", \"pattern\": \"^( *[0-9]+ *(, "
+               "*[0-9]+ *)*)?$\"}]",
      .fallback = "[]",
      .does = "the ranks that are watched; `[]`: all",
      .ignored = "every rank is watched"},
@@ -342,7 +340,7 @@ static const tp_config_field root_fields[] = {
     {.name = "l2_targets",
      .read = tp_config_read_any,
      .type = "object",
-     .schema = "{\"type\": \"object\"}",
+     .schema = "\"type\": \"object\"",
      .fallback = "{}",
      .does = "attention, linear and router layers for finer measurements",
      .ignored = "nothing but the statistics is recorded"},
@@ -354,16 +352,21 @@ static const tp_config_field root_fields[] = {
     {.name = "sa_order",
      .read = tp_config_read_any,
      .type = "`\"s,b,h,d\"` or `\"b,s,h,d\"`",
-     .schema = "{\"type\": \"string\"}",
+     .schema = "\"type\": \"string\"",
      .does = "the order of an attention input's dimensions",
      .ignored = "nothing but the statistics is recorded"},
     {.name = "params_effrank",
      .read = tp_config_read_any,
      .type = "list of parameters",
-     .schema = "{\"type\": \"array\"}",
+     .schema = "\"type\": \"array\"",
      .fallback = "[]",
      .does = "the effective rank of parameters",
      .ignored = "no rank is computed"},
+    {.name = "$schema",
+     .read = tp_config_read_any,
+     .type = "text",
+     .schema = "\"type\": \"string\"",
+     .does = "for editors: where the JSON Schema is"},
 };
 const tp_config_members tp_config_root_members = {root_fields, LENGTH(root_fields)};
 

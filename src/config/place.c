@@ -1,6 +1,5 @@
 #include "config/place.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -130,6 +129,28 @@ tp_token tp_place_token(const char *text, size_t size, size_t offset, tp_token *
         token = next_token(&scan);
     }
     return token;
+}
+
+#define DEPTH_MAX 64 /* deeper brackets are not remembered */
+
+bool tp_place_unclosed(const char *text, size_t size, size_t *offset)
+{
+    size_t open[DEPTH_MAX];
+    size_t depth = 0;
+    scanner scan = begin(text, size);
+    for (tp_token token = next_token(&scan); token.end > token.start; token = next_token(&scan)) {
+        char first = text[token.start];
+        if (first == '{' || first == '[') {
+            open[depth < DEPTH_MAX ? depth : DEPTH_MAX - 1] = token.start;
+            depth++;
+        } else if ((first == '}' || first == ']') && depth > 0) {
+            depth--;
+        }
+    }
+    if (depth > 0) {
+        *offset = open[(depth < DEPTH_MAX ? depth : DEPTH_MAX) - 1];
+    }
+    return depth > 0;
 }
 
 void tp_place_format(const tp_place *place, char *text, size_t size)

@@ -3,6 +3,7 @@
 #ifndef TP_CONFIG_PLACE_H
 #define TP_CONFIG_PLACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,6 +35,9 @@ tp_token tp_place_name(const char *text, size_t size, const tp_place *place);
 /* The token that holds the byte in front of offset, in any text. before is the token in front of
  * it (empty: none). */
 tp_token tp_place_token(const char *text, size_t size, size_t offset, tp_token *before);
+
+/* Where the innermost bracket stands that nothing closes; false: all are closed. */
+bool tp_place_unclosed(const char *text, size_t size, size_t *offset);
 
 /* Writes the path, as in "alert.rules[0].args", cut to size. */
 void tp_place_format(const tp_place *place, char *text, size_t size);

@@ -80,6 +80,11 @@ tp_status tp_config_read_targets(const tp_config_text *text, const tp_config_fie
             return tp_fail(text->error, TP_ERR_NOMEM, "no memory for targets");
         }
         config->target_count++;
+        if (!json_is_object(member)) {
+            return tp_config_fail(text, &here,
+                                  "must be an object: {} for all its tensors, or as in "
+                                  "{\"input\": \"tuple[2]:0\"}");
+        }
         tp_status status = tp_config_read_object(text, spec->members, member, &here, one);
         if (status != TP_OK) {
             return status;

@@ -251,7 +251,7 @@ def test_recover_after_a_kill_brings_files_to_the_end_of_the_journal(
 def test_check_tells_right_from_wrong(prefix: Prefix, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"ops": ["norm"],\n "eps": 1e-8}\n')
-    assert prefix.tool("check", config).stdout == f"{config}: OK\n"
+    assert prefix.tool("check", config).stdout.startswith(f"{config}: OK\n")
     config.write_text('{"ops": ["norm"],\n "epps": 1e-8}\n')
     error = prefix.tool("check", config, status=1).stderr
     assert f"{config}:2:" in error

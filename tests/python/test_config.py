@@ -1,0 +1,201 @@
+"""The table of options: documentation, JSON Schema and `tensorprobe check` agree with it."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOOL = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release")) / "tools/tensorprobe"
+
+GOOD = [
+    {},
+    {"targets": {}, "all_xy": True},
+    {"targets": {"": {}, "fc1": {"input": "tuple[2]:0", "output": "tensor"}}},
+    {"targets": {"a.0": {"input_grad": "tuple[2]", "output_grad": "tuple[10]:9"}}},
+    {"module_ranks": [0, 1, 2], "start_step": 5, "step_interval": 10, "collect_times": 1e8},
+    {"module_ranks": "0,1"},
+    {"module_ranks": ""},
+    {"format": "csv", "ops": ["norm", "dtype"], "ndigits": 12, "eps": 1},
+    {"format": ["csv", "tensorboard"], "ops": [], "eps": 1e-8},
+    {"cc_distribution": {"enable": True, "cc_codeline": ["a"], "cc_pre_hook": False}},
+    {"alert": {"rules": [{"rule_name": "AnomalyTurbulence", "args": {"threshold": 1}}]}},
+    {"alert": {"rules": [], "dump": True, "inform": {"connection_str": "sqlite://"}}},
+    {
+        "alert": {
+            "inform": {
+                "recipient": "email",
+                "send_email_address": "a@b.c",
+                "receive_email_address": "a@b.c",
+                "smtp_server": "b.c",
+                "smtp_port": "587",
+            }
+        }
+    },
+    {"append_output": ["Dec03_21-34-40", "Dec03_21-34-41"]},
+    {"append_output": [], "l2_targets": {"linear_hook": []}, "sa_order": "s,b,h,d"},
+    {"$schema": "monitor.schema.json", "journal": {"wait_ms": 0}, "input_grad": "tensor"},
+]
+
+# What no schema of one value can say.
+BETWEEN_VALUES = re.compile(
+    r"with i < n, as|is missing|an email needs|takes no argument but|a factor is at least"
+    r"|first and the last time|duplicate|smtp_port"
+)
+
+
+def run(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run `tensorprobe check`."""
+    command = [str(part) for part in (TOOL, "check", *arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def fits(value: object, schema: dict[str, Any]) -> bool:
+    """Validate against the keywords of JSON Schema that ours has; a new one fails."""
+    known = {"$schema", "title", "description", "default", "type", "enum", "anyOf", "minimum"}
+    known |= {"maximum", "pattern", "items", "minItems", "maxItems"}
+    known |= {"properties", "additionalProperties"}
+    assert set(schema) <= known
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_type = {
+        "boolean": isinstance(value, bool),
+        "integer": number and value == int(value),  # type: ignore[call-overload]
+        "number": number,
+        "string": isinstance(value, str),
+        "array": isinstance(value, list),
+        "object": isinstance(value, dict),
+    }
+    types = schema.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if types and not any(is_type[one] for one in types):
+        return False
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    if "anyOf" in schema and not any(fits(value, one) for one in schema["anyOf"]):
+        return False
+    if isinstance(value, str):
+        return re.search(schema.get("pattern", ""), value) is not None
+    if isinstance(value, list):
+        most = schema.get("maxItems", len(value))
+        items = schema.get("items", {})
+        return schema.get("minItems", 0) <= len(value) <= most and all(
+            fits(one, items) for one in value
+        )
+    if isinstance(value, dict):
+        properties = schema.get("properties", {})
+        other = schema.get("additionalProperties", {})
+        return all(
+            fits(one, properties[name])
+            if name in properties
+            else other is not False and fits(one, other)
+            for name, one in value.items()
+        )
+    if number:
+        assert isinstance(value, int | float)
+        return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
+    return True
+
+
+def bad_configurations() -> list[tuple[object, str]]:
+    """Return those of the C tests' bad texts that are JSON, with their messages."""
+    cases: list[tuple[object, str]] = []
+    text = ""
+    for line in (ROOT / "tests/unit/bad_configurations.txt").read_text().splitlines():
+        if line.startswith("=> "):
+            with contextlib.suppress(ValueError):
+                cases.append((json.loads(text, parse_constant=int), line[3:]))
+            text = ""
+        elif not line.startswith("# "):
+            text += line + "\n"
+    return cases
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    """Return the schema as an editor reads it."""
+    read = json.loads(run("--schema").stdout)
+    assert isinstance(read, dict)
+    return read
+
+
+def test_the_documentation_has_the_table() -> None:
+    table = run("--fields").stdout
+    assert table.count("\n") > 50
+    assert f"\n{table}\n" in (ROOT / "docs/configuration.md").read_text()
+
+
+@pytest.mark.parametrize("config", GOOD)
+def test_schema_and_parser_take_what_is_right(
+    config: dict[str, Any], schema: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "monitor.json"
+    path.write_text(json.dumps(config))
+    assert run(path).stdout.startswith(f"{path}: OK\n")
+    assert fits(config, schema)
+
+
+def test_the_schema_refuses_what_the_parser_refuses(schema: dict[str, Any]) -> None:
+    cases = bad_configurations()
+    assert len(cases) > 180
+    for config, message in cases:
+        if BETWEEN_VALUES.search(message) is None and "overflow" not in message:
+            assert not fits(config, schema), (config, message)
+
+
+def test_check_says_what_will_happen(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.json"
+    path.write_text(
+        '{"targets": {"fc1": {}, "fc2": {}}, "xy_distribution": true, "forward_only": true,\n'
+        '"wg_distribution": true, "mv_distribution": true, "format": "csv", "ndigits": 6,\n'
+        '"ops": ["min", "max"], "step_count_per_record": 10, "strict": true, // all\n'
+        '"alert": {"rules": [{"rule_name": "AnomalyNan", "args": {"threshold": 1e10}},\n'
+        '{"rule_name": "AnomalyTurbulence", "args": {"threshold": 0.5}}], "dump": true}}'
+    )
+    done = run(path)
+    assert (
+        done.stdout
+        == f"""{path}: OK
+watches "fc1", "fc2"
+in every step
+records
+  activations of the targets
+  parameter gradients
+  the optimizer's moments
+which costs a step 3 reads of all watched parameters' memory and one read of each activation and \
+gradient that is recorded
+keeps all statistics in the journal
+writes csv files of 10 steps with 6 decimals: min, max
+raises an alert when a value is NaN or its magnitude is above 1e+10
+raises an alert when a value is off its mean by more than 50 %, after 1 value
+ends the training when the monitor itself fails
+"""
+    )
+    assert done.stderr == (
+        f"tensorprobe: warning: {path}:5:66: alert.dump: this version does not act on it: alerts "
+        "are in the journal, and no anomaly.json is written\n"
+        f"tensorprobe: warning: {path}:3:69: skipped a comment, which JSON has not\n"
+    )
+
+
+def test_check_says_what_watch_does(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.json"
+    path.write_text("{}")
+    text = run("--watch", path).stdout
+    assert "watches every module and every parameter\n" in text
+    assert "writes csv files of 1000 steps with exact numbers: norm, min, max" in text
+    assert "raises an alert when a norm is 10 times its mean" in text
+    assert "  nothing\n" in run(path).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--schema", "a"], ["--fields", "a"], ["--watch", "--schema"], [], ["a", "b"]]
+)
+def test_wrong_command_lines(arguments: list[str]) -> None:
+    assert run(*arguments, status=2).stdout == ""
