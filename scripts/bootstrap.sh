@@ -36,12 +36,13 @@ install_packages() {
             "as root: apt-get install --no-install-recommends $missing"
     fi
     say "installing with apt: $missing"
-    # $missing and $sudo are lists of words.
+    # $missing and $sudo are lists of words. Without a terminal of its own dpkg says what fails on
+    # stderr, and the names of all that succeeds on stdout.
     # shellcheck disable=SC2086
     {
         $sudo apt-get update -qq
-        $sudo env DEBIAN_FRONTEND=noninteractive \
-            apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $missing </dev/null
+        $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 \
+            --no-install-recommends $missing </dev/null >/dev/null
     }
 }
 
