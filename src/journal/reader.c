@@ -286,7 +286,7 @@ tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error
     if (status != TP_OK) {
         tp_fail(error, status,
                 status == TP_ERR_NOTFOUND
-                    ? "%s holds no journal (what does is named after a run: TIME-rankN-RUN)"
+                    ? "%s holds no journal; the directory of one run (TIME-rankN-RUN) does"
                     : "can't list %s",
                 directory);
         goto fail;
