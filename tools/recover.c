@@ -37,7 +37,7 @@ static int recover(const char *name, const char *directory)
         tp_run_lock(directory, &lock, &error) != TP_OK) {
         return tp_tool_failed(name, &error);
     }
-    tp_status status = tp_follow_directory(directory, &steps, &error);
+    tp_status status = tp_follow_directory(directory, NULL, &steps, &error);
     tp_run_unlock(directory, lock, status == TP_OK);
     if (status != TP_OK) {
         return tp_tool_failed(name, &error);

@@ -44,7 +44,7 @@ struct summary {
     bool closed; /* the last frame is the mark of a clean end */
     tp_buf alert_text;
     struct series *series;
-    uint32_t series_capacity;
+    uint64_t series_capacity;
 };
 
 static bool make_room(struct summary *summary, uint32_t key)
@@ -52,7 +52,7 @@ static bool make_room(struct summary *summary, uint32_t key)
     if (key < summary->series_capacity) {
         return true;
     }
-    uint32_t capacity = key + key / 2 + 64;
+    uint64_t capacity = (uint64_t)key + key / 2 + 64;
     struct series *larger = tp_realloc(summary->series, capacity * sizeof *larger);
     if (larger == NULL) {
         return false;
@@ -64,12 +64,16 @@ static bool make_room(struct summary *summary, uint32_t key)
     return true;
 }
 
-static tp_status take_records(struct summary *summary, const tp_batch *batch)
+static tp_status take_records(struct summary *summary, const tp_reader *reader,
+                              const tp_batch *batch)
 {
     for (uint64_t i = 0; i < batch->count; i++) {
         const tp_record *record = &batch->records[i];
         if (record->state != TP_SLOT_DONE || record->kind != TP_RECORD_STATS) {
             continue;
+        }
+        if (tp_reader_key(reader, record->key) == NULL) {
+            continue; /* it has no name: its definition is damaged */
         }
         if (!make_room(summary, record->key)) {
             return TP_ERR_NOMEM;
@@ -85,7 +89,7 @@ static tp_status take_records(struct summary *summary, const tp_batch *batch)
     return TP_OK;
 }
 
-static tp_status take_batch(struct summary *summary, const tp_batch *batch)
+static tp_status take_batch(struct summary *summary, const tp_reader *reader, const tp_batch *batch)
 {
     if (summary->steps == 0) {
         summary->first_step = batch->step;
@@ -106,7 +110,7 @@ static tp_status take_batch(struct summary *summary, const tp_batch *batch)
         return TP_OK;
     }
     summary->records += batch->count;
-    return take_records(summary, batch);
+    return take_records(summary, reader, batch);
 }
 
 static void describe_alert(tp_buf *text, const tp_reader *reader, uint64_t step,
@@ -276,7 +280,7 @@ static int read_all(tp_reader *reader, struct summary *summary, bool all_alerts,
         }
         summary->closed = item.type == TP_ITEM_CLOSE;
         if (item.type == TP_ITEM_BATCH) {
-            if (take_batch(summary, &item.batch) != TP_OK) {
+            if (take_batch(summary, reader, &item.batch) != TP_OK) {
                 tp_error no_memory = {.code = TP_ERR_NOMEM, .message = "out of memory"};
                 return tp_tool_failed(name, &no_memory);
             }

@@ -133,7 +133,7 @@ TP_API const char *tp_rule_name(uint32_t rule);
 
 /* The row name of a record: parameters by their name; activations "<module>.input", with "_<slot>"
  * when the side has several tensors and "#<call>" from the second call of a micro step on.
- * Returns the length (without the terminator), cut to size - 1. */
+ * Returns the length (without the terminator), cut to size - 1 at the end of a character. */
 TP_API uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size);
 
 #ifdef __cplusplus

@@ -118,6 +118,12 @@ tp_status tp_file_truncate(int fd, const char *path, uint64_t size, tp_error *er
     return TP_OK;
 }
 
+bool tp_file_is_removed(int fd)
+{
+    struct stat info;
+    return fstat(fd, &info) == 0 && info.st_nlink == 0;
+}
+
 void tp_file_close(int fd)
 {
     if (fd >= 0) {
@@ -172,7 +178,10 @@ tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_e
         return fail_errno_on(error, "open", temporary, errno);
     }
     tp_status status = tp_file_write(fd, temporary, bytes, size, error);
-    close(fd);
+    /* Some network file systems refuse the bytes only here. */
+    if (close(fd) != 0 && status == TP_OK && errno != EINTR) {
+        status = fail_errno_on(error, "write to", temporary, errno);
+    }
     if (status == TP_OK && rename(temporary, path) != 0) {
         status = fail_errno_on(error, "rename to", path, errno);
     }

@@ -2,6 +2,7 @@
 #ifndef TP_BASE_FILE_H
 #define TP_BASE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,9 @@ tp_status tp_file_append(const char *path, int *fd, uint64_t *size, tp_error *er
 tp_status tp_file_write(int fd, const char *path, const void *bytes, size_t size, tp_error *error);
 
 tp_status tp_file_truncate(int fd, const char *path, uint64_t size, tp_error *error);
+
+/* Whether the open file has no name any more: what is written to it is lost when it is closed. */
+bool tp_file_is_removed(int fd);
 
 void tp_file_close(int fd); /* accepts -1 */
 

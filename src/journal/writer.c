@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "journal/definitions.h"
 #include "journal/frame.h"
@@ -112,11 +113,18 @@ static void end_segment(tp_journal *journal)
 static tp_status begin(tp_journal *journal, uint32_t keys, uint32_t shapes, uint64_t step,
                        tp_error *error)
 {
+    if (journal->fd >= 0 && tp_file_is_removed(journal->fd)) {
+        tp_log(TP_LOG_WARNING, "%s was removed: going on in a new segment", journal->path);
+        leave_segment(journal);
+    }
     if (journal->fd >= 0 && journal->size >= journal->segment_bytes) {
         end_segment(journal);
     }
     if (journal->fd < 0) {
-        tp_status status = open_segment(journal, error);
+        tp_status status = tp_dir_make(journal->folder, error);
+        if (status == TP_OK) {
+            status = open_segment(journal, error);
+        }
         if (status != TP_OK) {
             return status;
         }
@@ -175,10 +183,6 @@ tp_status tp_journal_open(tp_journal **out, const char *directory, const tp_run_
     tp_status status = tp_path_join(journal->folder, directory, "journal");
     if (status != TP_OK) {
         tp_fail(error, status, "path is too long: %.100s", directory);
-        goto fail;
-    }
-    status = tp_dir_make(journal->folder, error);
-    if (status != TP_OK) {
         goto fail;
     }
     status = tp_segment_find(journal->folder, 0, &next, &last);

@@ -20,6 +20,7 @@ struct tp_follower {
     const tp_sink *sink;
     tp_sink_options options;
     uint32_t ops[TP_OP_COUNT];
+    char folder[TP_PATH_MAX]; /* of the cursor */
     char cursor_path[TP_PATH_MAX];
     void *private; /* of the sink; NULL while it is not open */
     tp_cursor cursor;
@@ -29,6 +30,7 @@ struct tp_follower {
     uint64_t retry_at; /* monotonic; NEVER: the sink has ended for this run */
     uint64_t steps;
     uint64_t bytes_before; /* of sinks that were closed again */
+    const int *stop;       /* ends catching up when it becomes 1; NULL: nothing does */
 };
 
 /* The options lie in the cursor file, so that a run directory explains itself to recovery. */
@@ -91,8 +93,10 @@ static tp_status open_sink(tp_follower *follower, tp_error *error)
 {
     tp_sink_options stored;
     uint32_t ops[TP_OP_COUNT];
-    tp_status status =
-        tp_cursor_load(follower->cursor_path, &follower->cursor, &follower->blob, error);
+    tp_status status = tp_dir_make(follower->folder, error);
+    if (status == TP_OK) {
+        status = tp_cursor_load(follower->cursor_path, &follower->cursor, &follower->blob, error);
+    }
     if (status != TP_OK) {
         return status;
     }
@@ -116,7 +120,9 @@ static tp_status open_sink(tp_follower *follower, tp_error *error)
 /* Remembers that the sink must be opened anew and be fed from the journal. */
 static void fall_behind(tp_follower *follower, tp_status status, const tp_error *error)
 {
-    bool passing = status == TP_ERR_NOSPACE || status == TP_ERR_IO || status == TP_ERR_NOMEM;
+    /* What is not there any more (somebody has removed the directory) is made again. */
+    bool passing = status == TP_ERR_NOSPACE || status == TP_ERR_IO || status == TP_ERR_NOMEM ||
+                   status == TP_ERR_NOTFOUND;
     close_sink(follower);
     follower->behind = true;
     follower->retry_at = passing ? tp_clock_monotonic() + RETRY_NS : NEVER;
@@ -149,7 +155,6 @@ static tp_status write_step(tp_follower *follower, const tp_batch *batch, const 
 tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink_options *options,
                            tp_error *error)
 {
-    char folder[TP_PATH_MAX];
     char name[64];
     tp_follower *follower = tp_calloc(1, sizeof *follower);
     if (follower == NULL) {
@@ -160,19 +165,16 @@ tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink
     memcpy(follower->ops, options->ops, options->op_count * sizeof options->ops[0]);
     follower->options.ops = follower->ops;
     snprintf(name, sizeof name, "%s.cursor", sink->name);
-    tp_status status = tp_path_join(folder, options->directory, "followers");
+    tp_status status = tp_path_join(follower->folder, options->directory, "followers");
     if (status == TP_OK) {
-        status = tp_path_join(follower->cursor_path, folder, name);
+        status = tp_path_join(follower->cursor_path, follower->folder, name);
     }
     if (status != TP_OK) {
         tp_free(follower);
         return tp_fail(error, status, "path is too long: %.100s", options->directory);
     }
     tp_error trouble;
-    status = tp_dir_make(folder, &trouble);
-    if (status == TP_OK) {
-        status = open_sink(follower, &trouble);
-    }
+    status = open_sink(follower, &trouble);
     if (status != TP_OK) {
         fall_behind(follower, status, &trouble);
     }
@@ -234,13 +236,17 @@ static tp_status open_reader(const tp_follower *follower, tp_reader **reader, tp
     return status;
 }
 
-/* Feeds the sink from reader until TP_END, an error, or the time is up (TP_OK with *more). */
-static tp_status feed(tp_follower *follower, tp_reader *reader, uint64_t limit_ns, bool *more,
-                      tp_error *error)
+static bool must_stop(const tp_follower *follower)
+{
+    return follower->stop != NULL && __atomic_load_n(follower->stop, __ATOMIC_ACQUIRE);
+}
+
+/* Feeds the sink from reader until TP_END, an error, or the time is up (TP_OK). */
+static tp_status feed(tp_follower *follower, tp_reader *reader, uint64_t limit_ns, tp_error *error)
 {
     const tp_names names = {reader, reader_key, reader_shape};
     uint64_t start = tp_clock_monotonic();
-    for (;;) {
+    while (!must_stop(follower)) {
         tp_item item;
         tp_status status = tp_reader_next(reader, &item, error);
         if (status == TP_ERR_CORRUPT) {
@@ -257,17 +263,16 @@ static tp_status feed(tp_follower *follower, tp_reader *reader, uint64_t limit_n
                 return status;
             }
             if (tp_clock_monotonic() - start > limit_ns) {
-                *more = true;
-                return TP_OK;
+                break;
             }
         }
     }
+    return TP_OK;
 }
 
 tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_error *error)
 {
     tp_reader *reader = NULL;
-    bool more = false;
     tp_error local;
     tp_error *where = error != NULL ? error : &local;
     if (follower->retry_at == NEVER) {
@@ -281,7 +286,7 @@ tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_erro
         }
     }
     if (status == TP_OK) {
-        status = feed(follower, reader, limit_ns, &more, where);
+        status = feed(follower, reader, limit_ns, where);
     }
     tp_reader_close(&reader);
     if (status == TP_END) {
@@ -328,8 +333,8 @@ void tp_follower_close(tp_follower **follower)
 }
 
 /* Recovers one sink of the directory, if the run had it. */
-static tp_status follow_sink(const char *directory, const tp_sink *sink, uint64_t *steps,
-                             tp_error *error)
+static tp_status follow_sink(const char *directory, const tp_sink *sink, const int *stop,
+                             uint64_t *steps, tp_error *error)
 {
     char path[TP_PATH_MAX];
     char name[80];
@@ -352,6 +357,7 @@ static tp_status follow_sink(const char *directory, const tp_sink *sink, uint64_
     }
     status = tp_follower_open(&follower, sink, &options, error);
     if (status == TP_OK) {
+        follower->stop = stop;
         status = tp_follower_catch_up(follower, NEVER, error);
         if (tp_follower_steps(follower) > *steps) {
             *steps = tp_follower_steps(follower);
@@ -363,12 +369,13 @@ end:
     return status;
 }
 
-tp_status tp_follow_directory(const char *directory, uint64_t *steps, tp_error *error)
+tp_status tp_follow_directory(const char *directory, const int *stop, uint64_t *steps,
+                              tp_error *error)
 {
     tp_status result = TP_OK;
     *steps = 0;
     for (size_t i = 0; i < SINKS; i++) {
-        tp_status status = follow_sink(directory, sinks[i], steps, error);
+        tp_status status = follow_sink(directory, sinks[i], stop, steps, error);
         if (status != TP_OK) {
             result = status;
         }

@@ -32,7 +32,9 @@ uint64_t tp_follower_bytes(const tp_follower *follower);
 void tp_follower_close(tp_follower **follower);
 
 /* Brings every sink of a run directory, which no process is writing, to the end of its journal.
- * *steps: how many steps were added to the sink that lacked most. error may be NULL. */
-tp_status tp_follow_directory(const char *directory, uint64_t *steps, tp_error *error);
+ * stop may be NULL; TP_END: it became 1 before that. *steps: how many steps were added to the sink
+ * that lacked most. error may be NULL. */
+tp_status tp_follow_directory(const char *directory, const int *stop, uint64_t *steps,
+                              tp_error *error);
 
 #endif

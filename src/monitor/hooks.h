@@ -13,9 +13,9 @@
 /* False after close has begun and in a forked child: hooks then return at once. One load. */
 bool tp_monitor_is_active(const tp_monitor *monitor);
 
-/* A slot of the open step, as tp_step_reserve gives it, and that step, for tp_step_fill. Any thread,
- * also while another one ends the step: the slot then belongs to the step before or after. NULL: no
- * memory, or a forked child. */
+/* A slot of the open step, as tp_step_reserve gives it, and that step, for tp_step_fill. Any
+ * thread, also while another one ends the step: the slot then belongs to the step before or after.
+ * NULL: no memory, or a forked child. */
 tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, tp_step **step);
 
 tp_registry *tp_monitor_registry(tp_monitor *monitor);

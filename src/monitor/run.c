@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -73,7 +72,6 @@ tp_status tp_run_lock(const char *directory, int *fd, tp_error *error)
         return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %.100s", directory);
     }
     for (;;) {
-        struct stat info;
         int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
         if (opened < 0) {
             return tp_fail(error, tp_status_from_errno(errno), "can't open %s: %s", path,
@@ -84,7 +82,7 @@ tp_status tp_run_lock(const char *directory, int *fd, tp_error *error)
             close(opened);
             return tp_fail(error, TP_ERR_STATE, "%s is in use by a running process", directory);
         }
-        if (fstat(opened, &info) != 0 || info.st_nlink > 0) {
+        if (!tp_file_is_removed(opened)) {
             *fd = opened;
             return TP_OK;
         }
@@ -106,7 +104,7 @@ void tp_run_unlock(const char *directory, int fd, int clean)
 }
 
 void tp_run_visit_unfinished(const char *base, uint32_t rank, const int *stop,
-                             tp_status (*visit)(const char *directory))
+                             tp_status (*visit)(const char *directory, const int *stop))
 {
     char mark[32];
     DIR *directory = opendir(base);
@@ -127,7 +125,7 @@ void tp_run_visit_unfinished(const char *base, uint32_t rank, const int *stop,
             tp_run_lock(path, &fd, NULL) != TP_OK) {
             continue;
         }
-        tp_run_unlock(path, fd, visit(path) == TP_OK);
+        tp_run_unlock(path, fd, visit(path, stop) == TP_OK);
     }
     closedir(directory);
 }

@@ -235,11 +235,14 @@ static void *run_writer(void *argument)
     return NULL;
 }
 
-static tp_status recover_directory(const char *directory)
+static tp_status recover_directory(const char *directory, const int *stop)
 {
     tp_error error;
     uint64_t steps;
-    tp_status status = tp_follow_directory(directory, &steps, &error);
+    tp_status status = tp_follow_directory(directory, stop, &steps, &error);
+    if (status == TP_END) {
+        return status; /* this run is ending; the next one goes on */
+    }
     if (status != TP_OK) {
         tp_log(TP_LOG_WARNING, "%s, left by an earlier run, is not complete: %s", directory,
                error.message);

@@ -22,9 +22,9 @@ typedef struct tp_writer_options {
 
 tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_error *error);
 
-/* Hands over a closed step, or records a gap in its place when the writer can't take it. Before that
- * waits, at most the configured time, until all earlier complete steps are in the journal and what
- * waits is within the budget. *waited_ns: how long. */
+/* Hands over a closed step, or records a gap in its place when the writer can't take it. Before
+ * that waits, at most the configured time, until all earlier complete steps are in the journal and
+ * what waits is within the budget. *waited_ns: how long. */
 void tp_writer_submit(tp_writer *writer, tp_step *step, uint64_t *waited_ns);
 
 /* A step that has been written and can be begun again; NULL when there is none. */

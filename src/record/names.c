@@ -67,6 +67,23 @@ double tp_stats_op(const tp_stats *stats, uint32_t op)
     }
 }
 
+/* The length without a character of UTF-8 that was cut apart at the end: readers of event files
+ * refuse such text. */
+static uint64_t whole_characters(const char *text, uint64_t length)
+{
+    uint64_t lead = length;
+    while (lead > 0 && ((uint8_t)text[lead - 1] & 0xc0) == 0x80) {
+        lead--;
+    }
+    if (lead == 0) {
+        return length;
+    }
+    lead--;
+    uint8_t first = (uint8_t)text[lead];
+    uint64_t size = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+    return lead + size > length ? lead : length;
+}
+
 uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size)
 {
     const char *side = key->role == TP_ROLE_INPUT    ? ".input"
@@ -88,5 +105,10 @@ uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size
         text[0] = '\0';
         return 0;
     }
-    return (uint64_t)length < size ? (uint64_t)length : size - 1;
+    if ((uint64_t)length < size) {
+        return (uint64_t)length;
+    }
+    uint64_t kept = whole_characters(text, size - 1);
+    text[kept] = '\0';
+    return kept;
 }

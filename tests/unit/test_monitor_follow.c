@@ -84,7 +84,7 @@ static uint64_t follow(void)
 {
     uint64_t steps;
     tp_error error = {0};
-    if (tp_follow_directory(directory, &steps, &error) != TP_OK) {
+    if (tp_follow_directory(directory, NULL, &steps, &error) != TP_OK) {
         fail_msg("%s", error.message);
     }
     return steps;
@@ -128,6 +128,19 @@ static void test_lost_end(void **state)
     expect_csv(0, 2 * STEPS - 1, 2);
 }
 
+/* Following ends when it is told to, and goes on there the next time. */
+static void test_stop(void **state)
+{
+    (void)state;
+    const int stop = 1;
+    uint64_t steps = 99;
+    append_attempt(1);
+    assert_int_equal(tp_follow_directory(directory, &stop, &steps, NULL), TP_END);
+    assert_int_equal(steps, 0);
+    assert_int_equal(follow(), STEPS);
+    expect_csv(0, 2 * STEPS - 1, 2);
+}
+
 static void test_removed_segment(void **state)
 {
     (void)state;
@@ -162,6 +175,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lost_end, run_monitor, remove_base),
+        cmocka_unit_test_setup_teardown(test_stop, run_monitor, remove_base),
         cmocka_unit_test_setup_teardown(test_removed_segment, run_monitor, remove_base),
         cmocka_unit_test_setup_teardown(test_damaged_definitions, run_monitor, remove_base),
     };

@@ -191,7 +191,7 @@ static uint64_t check_run(const char *directory, const char *whole)
 {
     uint64_t added;
     tp_error error = {0};
-    if (tp_follow_directory(directory, &added, &error) != TP_OK) {
+    if (tp_follow_directory(directory, NULL, &added, &error) != TP_OK) {
         fail_msg("%s", error.message);
     }
     uint64_t steps = count_steps(directory);
@@ -203,7 +203,7 @@ static uint64_t check_run(const char *directory, const char *whole)
         check_csv(directory, whole, "actv", first, here > 0 ? 1 + here : 0);
     }
     check_events(directory, steps);
-    assert_int_equal(tp_follow_directory(directory, &added, &error), TP_OK);
+    assert_int_equal(tp_follow_directory(directory, NULL, &added, &error), TP_OK);
     assert_int_equal(added, 0);
     return steps;
 }

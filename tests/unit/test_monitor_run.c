@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -407,9 +408,10 @@ static void test_two_at_once(void **state)
 
 static uint32_t visits;
 
-static tp_status count_visit(const char *directory)
+static tp_status count_visit(const char *directory, const int *stop)
 {
     (void)directory;
+    (void)stop;
     visits++;
     return TP_OK;
 }
@@ -462,6 +464,69 @@ static void test_unlock_with_child(void **state)
     tp_run_unlock(base, again, 1);
 }
 
+/* Somebody removes the directory of a run that goes on: what comes later is written anew. */
+static void test_directory_removed(void **state)
+{
+    (void)state;
+    char directory[TP_PATH_MAX];
+    char command[TP_PATH_MAX + 16];
+    char csv[TP_PATH_MAX];
+    tp_monitor_counters counters = {0};
+    tp_monitor *monitor = open_monitor("{\"format\": \"csv\"}");
+    strcpy(directory, tp_monitor_directory(monitor));
+    uint32_t key = make_key(monitor, "fc1.weight");
+    for (uint64_t step = 0; step < 4; step++) {
+        observe(monitor, key, (double)step);
+        assert_int_equal(tp_monitor_step(monitor), TP_OK);
+    }
+    while (counters.followed_steps < 4) { /* else the writer might make a part of it again */
+        usleep(1000);
+        tp_monitor_get_counters(monitor, &counters);
+    }
+    snprintf(command, sizeof command, "rm -rf '%s'", directory);
+    assert_int_equal(system(command), 0);
+    for (uint64_t step = 4; step < 8; step++) {
+        observe(monitor, key, (double)step);
+        assert_int_equal(tp_monitor_step(monitor), TP_OK);
+    }
+    assert_int_equal(tp_monitor_close(&monitor), TP_OK);
+    for (unsigned step = 4; step < 8; step++) {
+        char name[64];
+        snprintf(name, sizeof name, "grad_reduced_%u-%u.csv", step, step);
+        tp_path_join(csv, directory, name);
+        assert_int_equal(access(csv, F_OK), 0);
+    }
+}
+
+/* No descriptor is to be had for a while. */
+static void test_no_descriptors(void **state)
+{
+    (void)state;
+    char directory[TP_PATH_MAX];
+    struct rlimit before;
+    tp_monitor *monitor = open_monitor("{\"format\": [\"csv\", \"tensorboard\"]}");
+    strcpy(directory, tp_monitor_directory(monitor));
+    uint32_t key = make_key(monitor, "fc1.weight");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (uint64_t step = 0; step < 12; step++) {
+        if (step == 0 || step == 6) { /* at the beginning, and in the middle */
+            const struct rlimit none = {0, before.rlim_max};
+            assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        }
+        observe(monitor, key, (double)(step + key + 1));
+        assert_int_equal(tp_monitor_step(monitor), TP_OK);
+        if (step == 3 || step == 9) {
+            assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        }
+    }
+    tp_monitor_counters counters;
+    assert_int_equal(tp_monitor_finish(monitor), TP_OK);
+    tp_monitor_get_counters(monitor, &counters);
+    assert_int_equal(counters.followed_steps, 12);
+    assert_int_equal(tp_monitor_close(&monitor), TP_OK);
+    assert_int_equal(read_back(directory, true).batches, 12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -475,6 +540,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_observe_beside_step, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_visits_runs_only, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_unlock_with_child, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_directory_removed, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_no_descriptors, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_two_at_once, make_base, remove_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,6 +84,12 @@ static void test_row_names(void **state)
     key = (tp_key){"fc1.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE};
     tp_row_name(&key, 0, text, sizeof text);
     assert_string_equal(text, "fc1.weight");
+    key.name = "a\xc3\xa9\xe2\x82\xac"; /* 1, 2 and 3 bytes */
+    static const uint64_t kept[] = {0, 1, 1, 3, 3, 3, 6};
+    for (uint64_t length = 0; length <= 6; length++) {
+        assert_int_equal(tp_row_name(&key, 0, text, length + 1), kept[length]);
+        assert_int_equal(strlen(text), kept[length]);
+    }
     for (uint32_t op = 1; op <= TP_OP_COUNT; op++) {
         assert_int_equal(tp_op_from_name(tp_op_name(op)), op);
     }
