@@ -1,5 +1,7 @@
 #include "config_object.h"
 
+#include "metrics.h"
+
 static PyObject *target_names(const tp_config *config)
 {
     PyObject *names = PyList_New(0);
@@ -13,30 +15,32 @@ static PyObject *target_names(const tp_config *config)
     return names;
 }
 
-static PyObject *op_names(const tp_config *config)
+static PyObject *ranks(const tp_config *config)
 {
-    PyObject *names = PyList_New(0);
-    for (uint32_t i = 0; names != NULL && i < config->op_count; i++) {
-        PyObject *name = PyUnicode_FromString(tp_op_name(config->ops[i]));
-        if (name == NULL || PyList_Append(names, name) != 0) {
-            Py_CLEAR(names);
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < config->module_rank_count; i++) {
+        PyObject *rank = PyLong_FromUnsignedLong(config->module_ranks[i]);
+        if (rank == NULL || PyList_Append(list, rank) != 0) {
+            Py_CLEAR(list);
         }
-        Py_XDECREF(name);
+        Py_XDECREF(rank);
     }
-    return names;
+    return list;
 }
 
 PyObject *config_to_dict(const tp_config *config)
 {
-    return Py_BuildValue("{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d}", /* */
-                         "targets", target_names(config), "ops", op_names(config),
-                         "xy_distribution", PyBool_FromLong(config->xy_distribution), "all_xy",
-                         PyBool_FromLong(config->all_xy), "forward_only",
-                         PyBool_FromLong(config->forward_only), "backward_only",
-                         PyBool_FromLong(config->backward_only), "wg_distribution",
-                         PyBool_FromLong(config->wg_distribution), "param_distribution",
-                         PyBool_FromLong(config->param_distribution), "mv_distribution",
-                         PyBool_FromLong(config->mv_distribution), "input_grad_tensor",
-                         PyBool_FromLong(config->input_grad_tensor), "strict",
-                         PyBool_FromLong(config->strict), "eps", config->eps);
+    return Py_BuildValue(
+        "{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d,s:N,s:N,s:N,s:N}", /* */
+        "targets", target_names(config), "ops", metrics_op_names(config->ops, config->op_count),
+        "xy_distribution", PyBool_FromLong(config->xy_distribution), "all_xy",
+        PyBool_FromLong(config->all_xy), "forward_only", PyBool_FromLong(config->forward_only),
+        "backward_only", PyBool_FromLong(config->backward_only), "wg_distribution",
+        PyBool_FromLong(config->wg_distribution), "param_distribution",
+        PyBool_FromLong(config->param_distribution), "mv_distribution",
+        PyBool_FromLong(config->mv_distribution), "input_grad_tensor",
+        PyBool_FromLong(config->input_grad_tensor), "strict", PyBool_FromLong(config->strict),
+        "eps", config->eps, "module_ranks", ranks(config), "squash_name",
+        PyBool_FromLong(config->squash_name), "print_struct", PyBool_FromLong(config->print_struct),
+        "exit_after_struct", PyBool_FromLong(config->exit_after_struct));
 }

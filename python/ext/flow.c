@@ -8,6 +8,8 @@
 #include "base/mem.h"
 #include "gradient_hooks.h"
 
+#define MAX_CHUNKS 4096
+
 /* ---- Trouble ---- */
 
 static bool is_strict(const monitor_object *monitor)
@@ -298,18 +300,83 @@ void monitor_forget_step(monitor_object *monitor)
     remove_handles(monitor->leaf_handles);
 }
 
+bool monitor_add_chunk(monitor_object *monitor, long vpp_stage)
+{
+    if (vpp_stage < 0 || vpp_stage >= MAX_CHUNKS) {
+        PyErr_Format(PyExc_ValueError, "a model has at most %d chunks", MAX_CHUNKS);
+        return false;
+    }
+    if ((uint32_t)vpp_stage < monitor->chunk_count) {
+        return true;
+    }
+    const uint32_t count = (uint32_t)vpp_stage + 1;
+    uint32_t *micro_steps = tp_realloc(monitor->micro_steps, count * sizeof(*micro_steps));
+    if (micro_steps == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (uint32_t i = monitor->chunk_count; i < count; i++) {
+        micro_steps[i] = 0;
+    }
+    monitor->micro_steps = micro_steps;
+    monitor->chunk_count = count;
+    return true;
+}
+
+/* Is the open step one of those that the configuration wants? */
+static void choose_step(monitor_object *monitor)
+{
+    const tp_config *config = monitor->config;
+    monitor->collecting = monitor->step >= config->start_step &&
+                          (monitor->step - config->start_step) % config->step_interval == 0 &&
+                          monitor->collected < config->collect_times;
+}
+
+bool monitor_start_at(monitor_object *monitor, uint64_t step)
+{
+    if (tp_monitor_renumber(monitor->monitor, step) != TP_OK) {
+        PyErr_SetString(PyExc_RuntimeError, "something has been recorded in this step already");
+        return false;
+    }
+    monitor->step = step;
+    choose_step(monitor);
+    return true;
+}
+
+/* Every chunk sees the same micro batches; one that has not run has seen none. */
+static uint32_t take_micro_steps(monitor_object *monitor)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < monitor->chunk_count; i++) {
+        most = monitor->micro_steps[i] > most ? monitor->micro_steps[i] : most;
+        monitor->micro_steps[i] = 0;
+    }
+    return most;
+}
+
 bool monitor_boundary(monitor_object *monitor)
 {
     monitor_forget_step(monitor);
-    tp_monitor_set_micro_steps(monitor->monitor, monitor->micro_step);
-    monitor->micro_step = 0;
+    tp_monitor_set_micro_steps(monitor->monitor, take_micro_steps(monitor));
     monitor->forward++;
     tp_status status = TP_OK;
-    monitor->users++;
-    Py_BEGIN_ALLOW_THREADS;
-    status = tp_monitor_step(monitor->monitor);
-    Py_END_ALLOW_THREADS;
-    monitor->users--;
+    if (monitor->collecting) {
+        monitor->users++;
+        Py_BEGIN_ALLOW_THREADS;
+        status = tp_monitor_step(monitor->monitor);
+        Py_END_ALLOW_THREADS;
+        monitor->users--;
+        monitor->collected++;
+    } else {
+        status = tp_monitor_skip_step(monitor->monitor);
+    }
+    monitor->step++;
+    if (monitor_is_active(monitor)) {
+        choose_step(monitor);
+        if (monitor->collected >= monitor->config->collect_times) {
+            remove_handles(monitor->collector_handles);
+        }
+    }
     if (status < 0 && !PyErr_Occurred()) {
         PyErr_Format(PyExc_RuntimeError, "the step could not be handed to the writer: %s",
                      tp_status_name(status));

@@ -101,7 +101,7 @@ static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssiz
 {
     output_grad *grad = (output_grad *)self;
     monitor_object *monitor = grad->targets[0].hook->monitor;
-    if (count != 1 || !monitor_is_active(monitor)) {
+    if (count != 1 || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
     const uint64_t begin = tp_clock_monotonic();
@@ -296,7 +296,7 @@ static PyObject *input_grad_fire(PyObject *self, PyObject *const *args, Py_ssize
     input_grad *part = (input_grad *)self;
     const module_hook *hook = (part->leader == NULL ? part : part->leader)->row.hook;
     monitor_object *monitor = hook->monitor;
-    if (count != 2 || !monitor_is_active(monitor)) {
+    if (count != 2 || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
     const uint64_t begin = tp_clock_monotonic();

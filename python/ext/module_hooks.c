@@ -10,9 +10,9 @@
 
 PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 5) {
+    if (count != 6) {
         PyErr_SetString(PyExc_TypeError,
-                        "module_hook takes module, name, vpp_stage, root and recorded");
+                        "module_hook takes module, name, vpp_stage, root, recorded and target");
         return NULL;
     }
     if (core_load_torch(monitor->state) != 0) {
@@ -22,7 +22,13 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     const long vpp_stage = PyLong_AsLong(args[2]);
     const int root = PyObject_IsTrue(args[3]);
     const int recorded = PyObject_IsTrue(args[4]);
-    if (name == NULL || PyErr_Occurred() || root < 0 || recorded < 0) {
+    const long target = PyLong_AsLong(args[5]);
+    if (name == NULL || PyErr_Occurred() || root < 0 || recorded < 0 ||
+        !monitor_add_chunk(monitor, vpp_stage)) {
+        return NULL;
+    }
+    if (target >= (long)monitor->config->target_count) {
+        PyErr_SetString(PyExc_ValueError, "there is no target with this number");
         return NULL;
     }
     module_hook *hook = PyObject_New(module_hook, monitor->state->module_hook_type);
@@ -35,6 +41,9 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     hook->vpp_stage = (int32_t)vpp_stage;
     hook->root = root;
     hook->recorded = recorded;
+    if (target >= 0) {
+        hook->filter = side_filter_of(&monitor->config->targets[target]);
+    }
     hook->name = tp_strdup(name);
     hook->module = PyWeakref_NewRef(args[0], NULL);
     if (hook->name == NULL && !PyErr_Occurred()) {
@@ -97,11 +106,12 @@ site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int3
     return site_define(hook->monitor, place, &key) ? place : NULL;
 }
 
-/* Is this the module, or a copy of it that took the hooks along? */
+/* Is this the module, or a copy of it that took the hooks along? First comes what is cheap: most
+ * steps may not be collected. */
 static bool is_own_module(const module_hook *hook, PyObject *module)
 {
-    return hook->monitor != NULL && PyWeakref_GetObject(hook->module) == module &&
-           monitor_is_active(hook->monitor);
+    return hook->monitor != NULL && monitor_is_collecting(hook->monitor) &&
+           PyWeakref_GetObject(hook->module) == module;
 }
 
 /* 1: this forward is training; 0: evaluation, no_grad, or the recomputation of a checkpointed part
@@ -159,33 +169,33 @@ static bool record_side(module_hook *hook, const frame *running, const tensor_li
 }
 
 /* The root's forward begins: a new micro step, and what older forwards left behind is forgotten. */
-static void begin_root_forward(monitor_object *monitor, bool training)
+static void begin_root_forward(const module_hook *hook, bool training)
 {
+    monitor_object *monitor = hook->monitor;
     monitor_forget_forward(monitor);
     if (training) {
         monitor->forward++;
-        monitor->micro_step++;
+        monitor->micro_steps[hook->vpp_stage]++;
     }
 }
 
-/* Records the inputs and notes their gradient edges. */
+/* Records the inputs and notes their gradient edges. args: the arguments, then the keyword ones. */
 static bool take_inputs(module_hook *hook, frame *running, PyObject *const *args)
 {
     monitor_object *monitor = hook->monitor;
+    const bool forward = !monitor->config->backward_only;
+    const bool backward = !monitor->config->forward_only;
     tensor_list inputs;
-    tensor_list_init(&inputs);
-    bool ok = tensor_list_add(monitor->state, &inputs, args[1]) &&
-              tensor_list_add(monitor->state, &inputs, args[2]);
-    if (!ok) {
-        PyErr_NoMemory();
+    bool ok = !forward || (side_collect(hook, SIDE_INPUT, args, &inputs) &&
+                           record_side(hook, running, &inputs, TP_ROLE_INPUT));
+    if (forward) {
+        tensor_list_free(&inputs);
     }
-    if (ok && !monitor->config->backward_only) {
-        ok = record_side(hook, running, &inputs, TP_ROLE_INPUT);
+    if (ok && backward && monitor_is_active(monitor)) {
+        ok = side_collect(hook, SIDE_INPUT_GRAD, args, &inputs) &&
+             input_edges_capture(hook, running, &inputs);
+        tensor_list_free(&inputs);
     }
-    if (ok && !monitor->config->forward_only && monitor_is_active(monitor)) {
-        ok = input_edges_capture(hook, running, &inputs);
-    }
-    tensor_list_free(&inputs);
     return ok;
 }
 
@@ -194,7 +204,7 @@ static bool enter(module_hook *hook, PyObject *const *args)
     monitor_object *monitor = hook->monitor;
     const int training = is_training_forward(monitor->state, args[0]);
     if (hook->root) {
-        begin_root_forward(monitor, training > 0);
+        begin_root_forward(hook, training > 0);
     }
     if (!hook->recorded) {
         return training >= 0;
@@ -210,8 +220,8 @@ static bool enter(module_hook *hook, PyObject *const *args)
             hook->calls = 0;
         }
         running->call = hook->calls++;
-        running->micro_step = monitor_micro_step(monitor);
-        ok = take_inputs(hook, running, args);
+        running->micro_step = monitor_micro_step(monitor, hook->vpp_stage);
+        ok = take_inputs(hook, running, args + 1);
         running->recorded = ok;
     }
     /* Pushed whatever happened: the forward hook takes the newest frame of its module. */
@@ -221,24 +231,31 @@ static bool enter(module_hook *hook, PyObject *const *args)
 static bool leave(module_hook *hook, const frame *running, PyObject *output)
 {
     monitor_object *monitor = hook->monitor;
+    const bool forward = !monitor->config->backward_only;
+    const bool backward = !monitor->config->forward_only;
     tensor_list outputs;
-    tensor_list_init(&outputs);
-    bool ok = tensor_list_add(monitor->state, &outputs, output);
-    if (!ok) {
-        PyErr_NoMemory();
+    bool ok = true;
+    if (forward) {
+        ok = side_collect(hook, SIDE_OUTPUT, &output, &outputs) &&
+             record_side(hook, running, &outputs, TP_ROLE_OUTPUT);
+        tensor_list_free(&outputs);
     }
-    if (ok && !monitor->config->backward_only) {
-        ok = record_side(hook, running, &outputs, TP_ROLE_OUTPUT);
+    if (!ok || !backward || !monitor_is_active(monitor)) {
+        return ok;
     }
-    const bool gradients = ok && monitor_is_active(monitor) && !monitor->config->forward_only;
-    for (uint32_t i = 0; ok && gradients && i < outputs.count; i++) {
+    ok = side_collect(hook, SIDE_OUTPUT_GRAD, &output, &outputs);
+    for (uint32_t i = 0; ok && i < outputs.count; i++) {
         ok = gradient_hook_tensor(hook, outputs.items[i].tensor, TP_ROLE_OUTPUT,
                                   slot_of(&outputs, i), running);
     }
-    if (ok && gradients && running->edge_count > 0) {
-        ok = input_edges_follow(hook, running, &outputs);
-    }
     tensor_list_free(&outputs);
+    if (ok && running->edge_count > 0) {
+        /* The way back to an input may start at any output, whichever of them are recorded. */
+        tensor_list_init(&outputs);
+        ok = tensor_list_add(monitor->state, &outputs, output) || (PyErr_NoMemory(), false);
+        ok = ok && input_edges_follow(hook, running, &outputs);
+        tensor_list_free(&outputs);
+    }
     return ok;
 }
 

@@ -3,6 +3,7 @@
 #define TP_EXT_MODULE_HOOKS_H
 
 #include "monitor_object.h"
+#include "sides.h"
 
 /* The sites of one side: number slot + 1. */
 typedef struct site_list {
@@ -21,11 +22,12 @@ typedef struct module_hook {
     bool recorded;         /* false: only counts */
     uint64_t seen_forward; /* calls counts the calls in this forward of the root */
     uint32_t calls;
+    side_filter filter;
     site_list activations[2]; /* input, output */
     site_list gradients[2];
 } module_hook;
 
-/* monitor.module_hook(module, name, vpp_stage, root, recorded) */
+/* monitor.module_hook(module, name, vpp_stage, root, recorded, target) */
 PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count);
 
 /* The site of quantity (TP_ACTIVATION or TP_ACTIVATION_GRAD), role and slot, with its key. NULL: an

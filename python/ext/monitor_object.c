@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "config_object.h"
+#include "metrics.h"
 #include "module_hooks.h"
 #include "optimizer_hooks.h"
 #include "recording.h"
@@ -65,7 +66,9 @@ static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *opti
     self->state = PyType_GetModuleState(type);
     self->warned_reasons = PySet_New(NULL);
     self->leaf_handles = PyList_New(0);
-    if (self->warned_reasons == NULL || self->leaf_handles == NULL) {
+    self->collector_handles = PyList_New(0);
+    if (self->warned_reasons == NULL || self->leaf_handles == NULL ||
+        self->collector_handles == NULL) {
         Py_DECREF((PyObject *)self);
         return NULL;
     }
@@ -79,13 +82,19 @@ static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *opti
         return NULL;
     }
     self->config = tp_monitor_config(self->monitor);
+    memcpy(self->ops, self->config->ops, sizeof(self->ops));
+    self->op_count = self->config->op_count;
+    if (!monitor_start_at(self, 0)) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
     return (PyObject *)self;
 }
 
 static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"config_json", "config_path", "rank",       "output_dir",
-                            "run_id",      "watch",       "start_step", NULL};
+    static char *names[] = {"config_json", "config_path", "rank",     "output_dir",
+                            "run_id",      "watch",       "pp_stage", NULL};
     tp_monitor_options options;
     tp_monitor_defaults(&options);
     PyObject *config_path = NULL;
@@ -93,10 +102,10 @@ static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     PyObject *monitor = NULL;
     long long rank = 0;
     int watch = 0;
-    unsigned long long start_step = 0;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|zO&LO&zpK:Monitor", names, &options.config_text, convert_path,
-            &config_path, &rank, convert_path, &output_dir, &options.run_id, &watch, &start_step)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zO&LO&zpi:Monitor", names,
+                                     &options.config_text, convert_path, &config_path, &rank,
+                                     convert_path, &output_dir, &options.run_id, &watch,
+                                     &options.pp_stage)) {
         return NULL; /* a path that had been converted is freed */
     }
     if (rank < 0 || rank > UINT32_MAX) {
@@ -107,7 +116,6 @@ static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     options.output_dir = path_text(output_dir);
     options.rank = (uint32_t)rank;
     options.watch_defaults = (uint32_t)watch;
-    options.start_step = start_step;
     monitor = open_monitor(type, &options);
 
 end:
@@ -144,7 +152,7 @@ static void monitor_dealloc(PyObject *object)
 {
     monitor_object *self = (monitor_object *)object;
     PyTypeObject *type = Py_TYPE(object);
-    if (self->leaf_handles != NULL) {
+    if (self->collector_handles != NULL) {
         PyObject *error = NULL;
         PyObject *value = NULL;
         PyObject *traceback = NULL;
@@ -153,11 +161,13 @@ static void monitor_dealloc(PyObject *object)
         PyErr_Restore(error, value, traceback);
     }
     memo_free(&self->memo);
+    tp_free(self->micro_steps);
     tp_free(self->frames);
     tp_free(self->spare_frame);
     tp_free(self->pending);
     Py_XDECREF(self->warned_reasons);
     Py_XDECREF(self->leaf_handles);
+    Py_XDECREF(self->collector_handles);
     PyObject_Free(object);
     Py_DECREF((PyObject *)type);
 }
@@ -178,6 +188,22 @@ static PyObject *monitor_step(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *monitor_start_at_step(PyObject *object, PyObject *number)
+{
+    monitor_object *self = (monitor_object *)object;
+    const unsigned long long step = PyLong_AsUnsignedLongLong(number);
+    if (PyErr_Occurred() || !is_open(self) || !monitor_start_at(self, step)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *monitor_activations(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    monitor_object *self = (monitor_object *)object;
+    return is_open(self) ? metrics_of_step(self) : NULL;
 }
 
 static PyObject *monitor_close(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -292,7 +318,28 @@ static PyObject *monitor_config(PyObject *object, void *Py_UNUSED(closure))
     return is_open(self) ? config_to_dict(self->config) : NULL;
 }
 
+static PyObject *monitor_collector_handles(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(((monitor_object *)object)->collector_handles);
+}
+
+static PyObject *monitor_get_ops(PyObject *object, void *Py_UNUSED(closure))
+{
+    const monitor_object *self = (monitor_object *)object;
+    return metrics_op_names(self->ops, self->op_count);
+}
+
+static int monitor_set_ops(PyObject *object, PyObject *names, void *Py_UNUSED(closure))
+{
+    return metrics_set_ops((monitor_object *)object, names) ? 0 : -1;
+}
+
 static PyMethodDef monitor_methods[] = {
+    {"start_at", monitor_start_at_step, METH_O,
+     "start_at($self, step, /)\n--\n\nNumbers the open step, in which nothing has been recorded."},
+    {"activations", monitor_activations, METH_NOARGS,
+     "activations($self, /)\n--\n\nThe activations and their gradients that the open step has so "
+     "far: quantity, vpp stage, row, micro step, values by op."},
     {"step", monitor_step, METH_NOARGS, "step($self, /)\n--\n\nEnds the step."},
     {"close", monitor_close, METH_NOARGS,
      "close($self, /)\n--\n\nWrites what is left and ends the monitor. OSError when not everything "
@@ -307,17 +354,22 @@ static PyMethodDef monitor_methods[] = {
     {"observe", (PyCFunction)(void (*)(void))monitor_observe, METH_VARARGS | METH_KEYWORDS,
      "observe($self, key, tensor, micro_step=0)\n--\n\nRecords one tensor."},
     {"module_hook", (PyCFunction)(void (*)(void))monitor_module_hook, METH_FASTCALL,
-     "module_hook($self, module, name, vpp_stage, root, recorded, /)\n--\n\nThe hooks of one "
-     "module. root: its training forwards count the micro steps."},
+     "module_hook($self, module, name, vpp_stage, root, recorded, target, /)\n--\n\nThe hooks of "
+     "one module. root: its training forwards count the micro steps. target: number of the "
+     "configuration's target that says which tensors are recorded, -1: all."},
     {"optimizer_hook", (PyCFunction)(void (*)(void))monitor_optimizer_hook, METH_FASTCALL,
-     "optimizer_hook($self, parameters, main_grad, vpp_stage, /)\n--\n\nThe hooks of an optimizer. "
-     "parameters: pairs of name and parameter."},
+     "optimizer_hook($self, parameters, main_grad, members, /)\n--\n\nThe hooks of an optimizer. "
+     "parameters: name, parameter and vpp stage. members: a set of parameters, of which an "
+     "optimizer must have one to be heard; None: there is only one that calls."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef monitor_properties[] = {
     {"directory", monitor_directory, NULL, "The directory of this rank's run.", NULL},
     {"config", monitor_config, NULL, "The validated configuration.", NULL},
+    {"ops", monitor_get_ops, monitor_set_ops, "The ops that metrics show.", NULL},
+    {"collector_handles", monitor_collector_handles, NULL,
+     "A list for handles of hooks; the last step that is collected removes them.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -328,7 +380,7 @@ static PyType_Slot monitor_slots[] = {
     {Py_tp_getset, monitor_properties},
     {Py_tp_doc,
      "Monitor(config_json=None, config_path=None, rank=0, output_dir=None, run_id=None, "
-     "watch=False, start_step=0)\n--\n\nOne rank's monitor. ConfigError when the configuration is "
+     "watch=False, pp_stage=-1)\n--\n\nOne rank's monitor. ConfigError when the configuration is "
      "wrong."},
     {0, NULL},
 };

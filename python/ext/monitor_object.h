@@ -60,8 +60,16 @@ typedef struct monitor_object {
     uint64_t unreadable;      /* tensors that could not be read */
     PyObject *warned_reasons; /* set of strings */
 
-    uint64_t forward;    /* number of training forwards of the root module, since open */
-    uint32_t micro_step; /* training forwards of the root module in this step */
+    uint64_t step;               /* number of the open step */
+    uint64_t collected;          /* steps that have been collected */
+    bool collecting;             /* the open step is collected; else hooks return at once */
+    PyObject *collector_handles; /* list: handles of hooks that the last collected step ends */
+    uint32_t ops[TP_OP_COUNT];   /* what the metrics show */
+    uint32_t op_count;
+
+    uint64_t forward;      /* number of training forwards of root modules, since open */
+    uint32_t *micro_steps; /* for each chunk: training forwards of its root module in this step */
+    uint32_t chunk_count;
     memo_table memo;
     frame **frames;
     uint32_t frame_count, frame_capacity;
@@ -77,11 +85,24 @@ static inline bool monitor_is_active(const monitor_object *monitor)
     return monitor->monitor != NULL && !monitor->closing && tp_monitor_is_active(monitor->monitor);
 }
 
-/* The micro step that records belong to now. */
-static inline uint32_t monitor_micro_step(const monitor_object *monitor)
+/* Active, and the open step is one that is collected. */
+static inline bool monitor_is_collecting(const monitor_object *monitor)
 {
-    return monitor->micro_step > 0 ? monitor->micro_step - 1 : 0;
+    return monitor->collecting && monitor_is_active(monitor);
 }
+
+/* The micro step that a chunk's records belong to now. */
+static inline uint32_t monitor_micro_step(const monitor_object *monitor, int32_t vpp_stage)
+{
+    const uint32_t forwards = monitor->micro_steps[vpp_stage];
+    return forwards > 0 ? forwards - 1 : 0;
+}
+
+/* Makes room for the counter of the chunk with this number. False: an error is set. */
+bool monitor_add_chunk(monitor_object *monitor, long vpp_stage);
+
+/* The next step to be ended has this number. False: an error is set. */
+bool monitor_start_at(monitor_object *monitor, uint64_t step);
 
 /* A hook failed, with or without a Python error set. Counts, warns once, clears the error, returns
  * None. Under "strict" it returns NULL with an error set; so it does when the error isn't its own

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "metrics.h"
 #include "recording.h"
 
 /* Series of one parameter. */
@@ -23,6 +24,7 @@ static const uint32_t quantities[SERIES] = {TP_GRAD_UNREDUCED, TP_GRAD_REDUCED, 
 typedef struct watched {
     PyObject *parameter; /* owned, as the optimizer owns it */
     char *name;
+    int32_t vpp_stage;
     site series[SERIES];
 } watched;
 
@@ -31,7 +33,10 @@ typedef struct optimizer_hook {
     PyObject ob_base;        /* as PyObject_HEAD */
     monitor_object *monitor; /* owned */
     bool main_grad;          /* look for .main_grad before .grad */
-    int32_t vpp_stage;
+    PyObject *members;       /* owned set of the model's parameters: the hooks are torch's global
+                                ones, and optimizers without any of these are somebody else's. NULL:
+                                the hooks are one optimizer's own */
+    PyObject *optimizer;     /* weak reference to the one that was found so, or NULL */
     uint32_t count;
     watched *parameters;
 } optimizer_hook;
@@ -45,14 +50,16 @@ static void hook_dealloc(PyObject *self)
         tp_free(hook->parameters[i].name);
     }
     tp_free(hook->parameters);
+    Py_XDECREF(hook->members);
+    Py_XDECREF(hook->optimizer);
     Py_XDECREF((PyObject *)hook->monitor);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
 }
 
-static bool take_parameters(optimizer_hook *hook, PyObject *pairs)
+static bool take_parameters(optimizer_hook *hook, PyObject *rows)
 {
-    const Py_ssize_t count = PyList_Size(pairs);
+    const Py_ssize_t count = PyList_Size(rows);
     if (count < 0) {
         return false;
     }
@@ -64,10 +71,12 @@ static bool take_parameters(optimizer_hook *hook, PyObject *pairs)
     for (Py_ssize_t i = 0; i < count; i++) {
         const char *name = NULL;
         PyObject *parameter = NULL;
-        if (!PyArg_ParseTuple(PyList_GetItem(pairs, i), "sO", &name, &parameter)) {
+        int vpp_stage = 0;
+        if (!PyArg_ParseTuple(PyList_GetItem(rows, i), "sOi", &name, &parameter, &vpp_stage)) {
             return false;
         }
         watched *entry = &hook->parameters[hook->count++];
+        entry->vpp_stage = vpp_stage;
         entry->parameter = Py_NewRef(parameter);
         entry->name = tp_strdup(name);
         if (entry->name == NULL) {
@@ -81,16 +90,14 @@ static bool take_parameters(optimizer_hook *hook, PyObject *pairs)
 PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 3) {
-        PyErr_SetString(PyExc_TypeError,
-                        "optimizer_hook takes parameters, main_grad and vpp_stage");
+        PyErr_SetString(PyExc_TypeError, "optimizer_hook takes parameters, main_grad and members");
         return NULL;
     }
     if (core_load_torch(monitor->state) != 0) {
         return NULL;
     }
     const int main_grad = PyObject_IsTrue(args[1]);
-    const long vpp_stage = PyLong_AsLong(args[2]);
-    if (main_grad < 0 || PyErr_Occurred()) {
+    if (main_grad < 0) {
         return NULL;
     }
     optimizer_hook *hook = PyObject_New(optimizer_hook, monitor->state->optimizer_hook_type);
@@ -100,7 +107,7 @@ PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_
     memset((char *)hook + sizeof(PyObject), 0, sizeof(*hook) - sizeof(PyObject));
     hook->monitor = (monitor_object *)(void *)Py_NewRef((PyObject *)monitor);
     hook->main_grad = main_grad;
-    hook->vpp_stage = (int32_t)vpp_stage;
+    hook->members = args[2] == Py_None ? NULL : Py_NewRef(args[2]);
     if (!take_parameters(hook, args[0])) {
         Py_DECREF((PyObject *)hook);
         return NULL;
@@ -121,7 +128,7 @@ static bool record(optimizer_hook *hook, watched *entry, PyObject *tensor, int f
     const int result = reading_take(monitor, &view, false, entry->name, &values);
     bool ok = result != READ_FAILED;
     for (int i = first; ok && result == READ_OK && i <= last; i++) {
-        const tp_key key = {entry->name, NULL, hook->vpp_stage, -1, quantities[i], TP_ROLE_NONE};
+        const tp_key key = {entry->name, NULL, entry->vpp_stage, -1, quantities[i], TP_ROLE_NONE};
         ok = site_define(monitor, &entry->series[i], &key) &&
              reading_record(monitor, &values, &entry->series[i], 0, 0);
     }
@@ -170,18 +177,21 @@ static bool record_moments(optimizer_hook *hook, watched *entry, PyObject *state
 
 static bool record_before(optimizer_hook *hook, PyObject *optimizer)
 {
-    const tp_config *config = hook->monitor->config;
+    /* Copied: another thread may close the monitor while a tensor is read. */
+    const bool gradients = hook->monitor->config->wg_distribution;
+    const bool parameters = hook->monitor->config->param_distribution;
+    bool moments = hook->monitor->config->mv_distribution;
     PyObject *states = PyObject_GetAttr(optimizer, hook->monitor->state->name_state);
     if (states == NULL) {
         return false;
     }
-    const bool moments = config->mv_distribution && PyDict_Check(states);
+    moments = moments && PyDict_Check(states);
     bool ok = true;
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         watched *entry = &hook->parameters[i];
-        ok = (!config->wg_distribution || record_gradient(hook, entry)) &&
+        ok = (!gradients || record_gradient(hook, entry)) &&
              (!moments || record_moments(hook, entry, states)) &&
-             (!config->param_distribution || record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
+             (!parameters || record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
     }
     Py_DECREF(states);
     return ok;
@@ -189,9 +199,9 @@ static bool record_before(optimizer_hook *hook, PyObject *optimizer)
 
 static bool record_after(optimizer_hook *hook)
 {
+    const bool parameters = hook->monitor->config->param_distribution;
     bool ok = true;
-    for (uint32_t i = 0; ok && hook->monitor->config->param_distribution && i < hook->count &&
-                         monitor_is_active(hook->monitor);
+    for (uint32_t i = 0; ok && parameters && i < hook->count && monitor_is_active(hook->monitor);
          i++) {
         watched *entry = &hook->parameters[i];
         ok = record(hook, entry, entry->parameter, UPDATED, UPDATED);
@@ -199,34 +209,83 @@ static bool record_after(optimizer_hook *hook)
     return ok;
 }
 
+/* Does one of the optimizer's parameters belong to the model? 1, 0, or -1 with an error set. */
+static int has_member(const optimizer_hook *hook, PyObject *optimizer)
+{
+    int found = 0;
+    PyObject *groups = PyObject_GetAttrString(optimizer, "param_groups");
+    const Py_ssize_t group_count = groups == NULL ? -1 : PySequence_Size(groups);
+    for (Py_ssize_t i = 0; found == 0 && i < group_count; i++) {
+        PyObject *group = PySequence_GetItem(groups, i);
+        PyObject *list = group == NULL ? NULL : PyMapping_GetItemString(group, "params");
+        const Py_ssize_t count = list == NULL ? -1 : PySequence_Size(list);
+        for (Py_ssize_t k = 0; found == 0 && k < count; k++) {
+            PyObject *parameter = PySequence_GetItem(list, k);
+            found = parameter == NULL ? -1 : PySet_Contains(hook->members, parameter);
+            Py_XDECREF(parameter);
+        }
+        found = count < 0 ? -1 : found;
+        Py_XDECREF(list);
+        Py_XDECREF(group);
+    }
+    Py_XDECREF(groups);
+    return group_count < 0 ? -1 : found;
+}
+
+/* Is it the optimizer that ends this model's steps? With the global hooks that is the first one
+ * seen that has parameters of the model, as long as it lives. 1, 0, or -1 with an error set. */
+static int is_own_optimizer(optimizer_hook *hook, PyObject *optimizer)
+{
+    if (hook->members == NULL) {
+        return 1;
+    }
+    if (hook->optimizer != NULL) {
+        PyObject *known = PyWeakref_GetObject(hook->optimizer);
+        if (known != Py_None) {
+            return known == optimizer;
+        }
+        Py_CLEAR(hook->optimizer);
+    }
+    const int found = has_member(hook, optimizer);
+    if (found > 0) {
+        hook->optimizer = PyWeakref_NewRef(optimizer, NULL);
+    }
+    return found > 0 && hook->optimizer == NULL ? -1 : found;
+}
+
 /* step_pre(optimizer, args, kwargs) */
 static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     optimizer_hook *hook = (optimizer_hook *)self;
     monitor_object *monitor = hook->monitor;
-    if (count < 1 || !monitor_is_active(monitor)) {
+    if (count < 1 || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
     const uint64_t begin = tp_clock_monotonic();
-    PyObject *result = record_before(hook, args[0]) ? Py_NewRef(Py_None)
-                                                    : monitor_trouble(monitor, "optimizer.step");
+    const int own = is_own_optimizer(hook, args[0]);
+    const bool ok = own > 0 ? record_before(hook, args[0]) : own == 0;
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     monitor_add_time(monitor, begin);
     return result;
 }
 
 /* step_post(optimizer, args, kwargs). The time that the end of the step may wait for the writer is
  * counted apart. */
-static PyObject *hook_step_post(PyObject *self, PyObject *const *Py_UNUSED(args),
-                                Py_ssize_t Py_UNUSED(count))
+static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     optimizer_hook *hook = (optimizer_hook *)self;
     monitor_object *monitor = hook->monitor;
-    if (!monitor_is_active(monitor)) {
+    if (count < 1 || !monitor_is_active(monitor)) {
         Py_RETURN_NONE;
     }
+    const int own = is_own_optimizer(hook, args[0]);
+    if (own <= 0) {
+        return own == 0 ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
+    }
     const uint64_t begin = tp_clock_monotonic();
-    PyObject *result =
-        record_after(hook) ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
+    PyObject *result = !monitor->collecting || record_after(hook)
+                           ? Py_NewRef(Py_None)
+                           : monitor_trouble(monitor, "optimizer.step");
     monitor_add_time(monitor, begin);
     if (result == NULL || !monitor_is_active(monitor) || monitor_boundary(monitor)) {
         return result;
@@ -235,7 +294,35 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *Py_UNUSED(args)
     return monitor_trouble(monitor, "optimizer.step");
 }
 
+/* gradients(): what they are now; nothing is recorded. */
+static PyObject *hook_gradients(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    PyObject *rows = PyList_New(0);
+    for (uint32_t i = 0; rows != NULL && i < hook->count && monitor_is_active(hook->monitor); i++) {
+        const watched *entry = &hook->parameters[i];
+        PyObject *grad = gradient_of(hook, entry->parameter);
+        PyObject *values = grad == NULL ? NULL : metrics_of(hook->monitor, grad, entry->name);
+        Py_XDECREF(grad);
+        if (values == NULL || values == Py_None) {
+            Py_XDECREF(values);
+            if (values == NULL) {
+                Py_CLEAR(rows);
+            }
+            continue;
+        }
+        PyObject *row = Py_BuildValue("isN", entry->vpp_stage, entry->name, values);
+        if (row == NULL || PyList_Append(rows, row) != 0) {
+            Py_CLEAR(rows);
+        }
+        Py_XDECREF(row);
+    }
+    return rows;
+}
+
 static PyMethodDef hook_methods[] = {
+    {"gradients", hook_gradients, METH_NOARGS,
+     "gradients($self, /)\n--\n\nThe gradients as they are now: vpp stage, name, values by op."},
     {"step_pre", (PyCFunction)(void (*)(void))hook_step_pre, METH_FASTCALL,
      "step_pre($self, optimizer, args, kwargs, /)\n--\n\nAn optimizer's step pre-hook."},
     {"step_post", (PyCFunction)(void (*)(void))hook_step_post, METH_FASTCALL,

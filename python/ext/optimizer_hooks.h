@@ -4,7 +4,7 @@
 
 #include "monitor_object.h"
 
-/* monitor.optimizer_hook(parameters, main_grad, vpp_stage) */
+/* monitor.optimizer_hook(parameters, main_grad, members) */
 PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -31,6 +31,7 @@ class ModuleHook:
 class OptimizerHook:
     step_pre: Callable[..., None]
     step_post: Callable[..., None]
+    def gradients(self) -> list[tuple[int, str, dict[str, Any]]]: ...
 
 class Monitor:
     def __init__(
@@ -41,13 +42,18 @@ class Monitor:
         output_dir: str | None = None,
         run_id: str | None = None,
         watch: bool = False,
-        start_step: int = 0,
+        pp_stage: int = -1,
     ) -> None: ...
     @property
     def directory(self) -> str: ...
     @property
     def config(self) -> dict[str, Any]: ...
+    @property
+    def collector_handles(self) -> list[Any]: ...
+    ops: list[str]
     def step(self) -> None: ...
+    def start_at(self, step: int, /) -> None: ...
+    def activations(self) -> list[tuple[int, int, str, int, dict[str, Any]]]: ...
     def close(self) -> None: ...
     def counters(self) -> dict[str, int]: ...
     def key(
@@ -61,10 +67,21 @@ class Monitor:
     ) -> int: ...
     def observe(self, key: int, tensor: torch.Tensor, micro_step: int = 0) -> None: ...
     def module_hook(
-        self, module: torch.nn.Module, name: str, vpp_stage: int, root: bool, recorded: bool, /
+        self,
+        module: torch.nn.Module,
+        name: str,
+        vpp_stage: int,
+        root: bool,
+        recorded: bool,
+        target: int,
+        /,
     ) -> ModuleHook: ...
     def optimizer_hook(
-        self, parameters: list[tuple[str, torch.nn.Parameter]], main_grad: bool, vpp_stage: int, /
+        self,
+        parameters: list[tuple[str, torch.nn.Parameter, int]],
+        main_grad: bool,
+        members: set[torch.nn.Parameter] | None,
+        /,
     ) -> OptimizerHook: ...
 
 class JournalReader:

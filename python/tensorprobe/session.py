@@ -6,15 +6,35 @@ import atexit
 import contextlib
 import os
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core
-from tensorprobe._targets import select_modules, select_parameters
+from tensorprobe._structure import StructurePrinter
+from tensorprobe._targets import Selection
 from tensorprobe.journal import Alert, Journal
 
 if TYPE_CHECKING:
     import torch
+
+Metrics = dict[str, dict[str, Any]]
+
+
+def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """The torch optimizer itself, or the one inside of its wrappers."""
+    from torch.optim import Optimizer
+
+    inner = optimizer
+    while inner is not None:
+        if isinstance(inner, Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
+            return inner
+        inner = getattr(inner, "optimizer", None)
+    raise TypeError(
+        f"a {type(optimizer).__name__} has no step hooks, and no torch optimizer as .optimizer: "
+        "pass the torch optimizer whose step() ends a training step"
+    )
 
 
 class Session:
@@ -27,19 +47,40 @@ class Session:
     def __init__(
         self,
         monitor: _core.Monitor,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | Sequence[torch.nn.Module],
+        optimizer: torch.optim.Optimizer | None,
         *,
+        rank: int = 0,
         params_have_main_grad: bool = False,
+        report: bool = False,
     ) -> None:
+        """Attach the hooks.
+
+        model: several are the chunks of a virtual pipeline, in order. optimizer None: the first one
+        that steps and has a parameter of the model. report: say what is monitored.
+        """
         self._monitor = monitor
         self._pid = os.getpid()
-        self._handles: list[Any] = []
+        self._rank = rank
+        self._main_grad = params_have_main_grad
+        self._module_handles: list[Any] = monitor.collector_handles
+        self._optimizer_handles: list[Any] = []
+        self._optimizer_hook: _core.OptimizerHook | None = None
+        self._printer: StructurePrinter | None = None
         self._closed = False
         self._scripted: list[str] = []
         self._directory: str = monitor.directory
+        self._config = monitor.config
+        self._chunks = list(model) if isinstance(model, Sequence) else [model]
+        ranks = self._config["module_ranks"]
+        self._selected = not ranks or rank in ranks
+        self._report = report and rank == (min(ranks) if ranks else 0)
+        self._selection = Selection(self._chunks, self._config)
         try:
-            self._attach(model, optimizer, params_have_main_grad)
+            if self._selected:
+                self._selection.warn_of_strangers()
+                self.hook_modules(self._config["xy_distribution"])
+            self.use_optimizer(optimizer)
             if self._scripted:
                 count = len(self._scripted)
                 _warn(f"'{self._scripted[0]}' is not recorded: it is scripted ({count} in all)")
@@ -49,42 +90,127 @@ class Session:
             raise
         atexit.register(self._close_at_exit)
 
-    def _attach(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        params_have_main_grad: bool,
-    ) -> None:
-        config = self._monitor.config
-        recorded = select_modules(model, config)
-        if all(module is not model for _, module in recorded):
-            self._hook_module("", model, model, recorded=False)  # it counts the micro steps
-        for name, module in recorded:
-            self._hook_module(name, module, model, recorded=True)
-        parameters: list[tuple[str, torch.nn.Parameter]] = []
-        if config["wg_distribution"] or config["mv_distribution"] or config["param_distribution"]:
-            parameters = select_parameters(model, config["targets"])
-        hook = self._monitor.optimizer_hook(parameters, params_have_main_grad, 0)
-        self._handles.append(optimizer.register_step_pre_hook(hook.step_pre))
-        self._handles.append(optimizer.register_step_post_hook(hook.step_post))
+    def hook_modules(self, xy_distribution: bool) -> None:
+        """Record activations from now on, or no longer; with ``all_xy`` and without targets all."""
+        self._remove(self._module_handles)
+        targets = self._config["targets"]
+        everything = self._config["all_xy"]
+        if not self._config["xy_distribution"]:
+            everything = everything or targets == [""]  # the default of who names no module
+        watched = self._selection.modules(everything) if xy_distribution else []
+        hooked = {id(one.module) for one in watched}
+        for stage, chunk in enumerate(self._chunks):
+            if id(chunk) not in hooked:
+                self._hook_module(chunk, "", stage, recorded=False)  # it counts the micro steps
+        for one in watched:
+            self._hook_module(one.module, one.name, one.vpp_stage, recorded=True, target=one.target)
+        if self._report and xy_distribution:
+            for one in watched:
+                stage_name = f"{one.vpp_stage}:" if len(self._chunks) > 1 else ""
+                name = one.name or "the model"
+                _say(f"> {stage_name}{name} is monitored successfully")
+            wanted = len(watched) if everything else len(targets)
+            _say(f"> {len(watched)} out of {wanted} modules are monitored.")
 
     def _hook_module(
-        self, name: str, module: torch.nn.Module, model: torch.nn.Module, *, recorded: bool
+        self,
+        module: torch.nn.Module,
+        name: str,
+        vpp_stage: int,
+        *,
+        recorded: bool,
+        target: int = -1,
     ) -> None:
         from torch.jit import ScriptModule
 
         if isinstance(module, ScriptModule):
             self._scripted.append(name)
             return
-        hook = self._monitor.module_hook(module, name, 0, module is model, recorded)
-        self._handles.append(module.register_forward_pre_hook(hook.forward_pre, with_kwargs=True))
+        root = module is self._chunks[vpp_stage]
+        hook = self._monitor.module_hook(module, name, vpp_stage, root, recorded, target)
+        handles = self._module_handles
+        handles.append(module.register_forward_pre_hook(hook.forward_pre, with_kwargs=True))
         if recorded:
-            self._handles.append(module.register_forward_hook(hook.forward, with_kwargs=True))
+            handles.append(module.register_forward_hook(hook.forward, with_kwargs=True))
+
+    def use_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """End steps with this optimizer's from now on, instead of with the one before."""
+        if self._closed:
+            return
+        own = None if optimizer is None else torch_optimizer(optimizer)
+        self._remove(self._optimizer_handles)
+        if self._selected:
+            self._hook_optimizer(own)
+        if self._config["print_struct"]:
+            self._print_structure(own)
+
+    def _members(self) -> set[torch.nn.Parameter]:
+        return {parameter for chunk in self._chunks for parameter in chunk.parameters()}
+
+    def _hook_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
+        config = self._config
+        rows: list[tuple[str, torch.nn.Parameter, int]] = []
+        if config["wg_distribution"] or config["mv_distribution"] or config["param_distribution"]:
+            rows = [(p.name, p.parameter, p.vpp_stage) for p in self._selection.parameters()]
+        members = self._members() if optimizer is None else None
+        hook = self._monitor.optimizer_hook(rows, self._main_grad, members)
+        self._optimizer_hook = hook
+        self._on_step(optimizer, hook.step_pre, hook.step_post)
+
+    def _on_step(self, optimizer: torch.optim.Optimizer | None, before: Any, after: Any) -> None:
+        if optimizer is None:
+            from torch.optim.optimizer import (
+                register_optimizer_step_post_hook,
+                register_optimizer_step_pre_hook,
+            )
+
+            handles = (
+                before and register_optimizer_step_pre_hook(before),
+                register_optimizer_step_post_hook(after),
+            )
+        else:
+            handles = (
+                before and optimizer.register_step_pre_hook(before),
+                optimizer.register_step_post_hook(after),
+            )
+        self._optimizer_handles.extend(handle for handle in handles if handle)
+
+    def _print_structure(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Have the structure printed at the end of the first step, and the run end with it."""
+        ranks = self._config["module_ranks"]
+        if self._selected and self._printer is None:
+            path = Path(self._directory).parent / "module_struct" / f"rank{self._rank}"
+            aloud = self._rank == (min(ranks) if ranks else 0)
+            self._printer = StructurePrinter(self._chunks, path / "module_struct.json", aloud=aloud)
+        members = self._members() if optimizer is None else set()
+        done = False
+
+        def after(stepped: torch.optim.Optimizer, *_: Any) -> None:
+            nonlocal done
+            groups = stepped.param_groups
+            ours = not members or any(p in members for group in groups for p in group["params"])
+            if done or not ours or self._closed or self._pid != os.getpid():
+                return
+            done = True
+            if self._printer is not None:
+                self._printer.finish()
+            if self._config["exit_after_struct"]:
+                self.close()
+                raise SystemExit(0)
+
+        self._on_step(optimizer, None, after)
+
+    @staticmethod
+    def _remove(handles: list[Any]) -> None:
+        for handle in handles:
+            handle.remove()
+        handles.clear()
 
     def _detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._remove(self._module_handles)
+        self._remove(self._optimizer_handles)
+        if self._printer is not None:
+            self._printer.remove()
 
     @property
     def directory(self) -> str:
@@ -111,6 +237,20 @@ class Session:
             return Journal(self._directory).alerts()
         except FileNotFoundError:
             return []
+
+    def gradients(self) -> Metrics:
+        """Read every watched parameter's gradient as it is now, recording nothing."""
+        hook = self._optimizer_hook
+        if hook is None or not self._config["wg_distribution"]:
+            return {}
+        return {f"{stage}:{name}": values for stage, name, values in hook.gradients()}
+
+    def activations(self) -> tuple[Metrics, Metrics]:
+        """What the running step has recorded so far: activations, and their gradients."""
+        found: tuple[Metrics, Metrics] = ({}, {})
+        for quantity, stage, row, micro_step, values in self._monitor.activations():
+            found[quantity == _core.ACTIVATION_GRAD][f"{stage}:{row}:{micro_step}"] = values
+        return found
 
     def step(self) -> None:
         """Ends the step by hand, for training loops whose optimizer has no ``step`` hooks."""
@@ -152,3 +292,9 @@ def _warn(text: str) -> None:
     """Warn the caller's caller; warnings that were turned into errors don't end the training."""
     with contextlib.suppress(RuntimeWarning):
         warnings.warn(f"tensorprobe: {text}", RuntimeWarning, stacklevel=3)
+
+
+def _say(text: str) -> None:
+    """Print a message of TrainerMon's, as its users look for it in their logs."""
+    if os.environ.get("TENSORPROBE_LOG_LEVEL", "1") == "1":
+        print(text, flush=True)

@@ -4,64 +4,209 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorprobe import _core
-from tensorprobe._ranks import this_rank
+from tensorprobe._ranks import pipeline_stage, this_rank
 from tensorprobe.journal import Alert
-from tensorprobe.session import Session
+from tensorprobe.session import Metrics, Session, torch_optimizer
 
 if TYPE_CHECKING:
     import torch
+
+    Model = torch.nn.Module | Sequence[torch.nn.Module]
+
+_OLDER_ORDER = ("grad_acc_steps", "optimizer", "dp_group", "tp_group")
+_NEWER_ORDER = ("optimizer", "grad_acc_steps", "tp_group", "dp_group", "start_iteration")
+
+
+class _SetWrappedOptimizer:
+    """``set_wrapped_optimizer(optimizer)``, which may be called on the class and on an instance.
+
+    Names the optimizer whose ``step`` ends a step, before or after hooking. On the class: of every
+    monitor that has none of its own.
+    """
+
+    def __get__(self, instance: TrainerMon | None, owner: type[TrainerMon]) -> Callable[..., None]:
+        def set_wrapped_optimizer(_wrapped_optimizer: Any) -> None:
+            if instance is None:
+                TrainerMon._share_optimizer(_wrapped_optimizer)
+            else:
+                instance._use_optimizer(_wrapped_optimizer)
+
+        return set_wrapped_optimizer
 
 
 class TrainerMon:
     """Watches a model as a JSON configuration says.
 
-    config: the path of a JSON file, or the same as a dict. params_have_main_grad: parameters may
-    carry their gradient in ``main_grad`` (as Megatron does); where it is absent ``grad`` is read.
-    Raises ConfigError (a ValueError) when the configuration is wrong.
+    config_file_path: the path of a JSON file, or the same as a dict. process_group: that of the
+    pipeline; this process's place in it is the pipeline stage. params_have_main_grad: parameters
+    may carry their gradient in ``main_grad`` (as Megatron does); where it is absent ``grad`` is
+    read. opt_ty is accepted for its callers' sake. Raises ConfigError (a ValueError) when the
+    configuration is wrong.
     """
+
+    _shared_optimizer: ClassVar[weakref.ref[torch.optim.Optimizer] | None] = None
+    _instances: ClassVar[weakref.WeakSet[TrainerMon]] = weakref.WeakSet()
 
     def __init__(
         self,
-        config: str | os.PathLike[str] | dict[str, Any],
+        config_file_path: str | os.PathLike[str] | dict[str, Any],
+        process_group: Any = None,
         params_have_main_grad: bool = True,
+        opt_ty: str | None = None,
         *,
         output_dir: str | os.PathLike[str] | None = None,
         rank: int | None = None,
         run_id: str | None = None,
     ) -> None:
+        if isinstance(process_group, bool):
+            raise TypeError(
+                "process_group is a process group or None; "
+                f"write params_have_main_grad={process_group}"
+            )
+        config = config_file_path
+        self._rank = this_rank() if rank is None else rank
         self._params_have_main_grad = params_have_main_grad
+        self._own_optimizer: Any = None
         self._session: Session | None = None
         self._monitor = _core.Monitor(
             config_path=None if isinstance(config, dict) else os.fspath(config),
             config_json=json.dumps(config) if isinstance(config, dict) else None,
-            rank=this_rank() if rank is None else rank,
+            rank=self._rank,
             output_dir=None if output_dir is None else os.fspath(output_dir),
             run_id=run_id,
+            pp_stage=pipeline_stage(process_group),
         )
+        TrainerMon._instances.add(self)
 
-    def set_monitor(
-        self,
-        model: torch.nn.Module | list[torch.nn.Module],
-        optimizer: torch.optim.Optimizer,
-        grad_acc_steps: int = 1,
-    ) -> None:
+    # ---- attaching ----
+
+    def hook_modules(self, model: Model, grad_acc_steps: int = 1) -> None:
+        """Starts watching. A step ends with the optimizer of ``set_wrapped_optimizer``.
+
+        That may be called later, too; until then a step ends with the first optimizer that steps
+        and has a parameter of this model. grad_acc_steps is accepted for its callers' sake: micro
+        steps are counted by the model's forwards.
+        """
+        self._attach(model, None, 0)
+
+    def set_monitor(self, model: Model, *args: Any, **kwargs: Any) -> None:
         """Starts watching; the optimizer's ``step`` ends a step.
 
-        grad_acc_steps is accepted for its callers' sake: micro steps are counted by the model's
-        forwards.
+        ``(model, optimizer, grad_acc_steps=1, tp_group=None, dp_group=None, start_iteration=0)``,
+        or the older order ``(model, grad_acc_steps=1, optimizer=None, dp_group=None,
+        tp_group=None)``, which is told by its second argument, a number. model: several are the
+        chunks of a virtual pipeline. start_iteration: the number of the first step. grad_acc_steps
+        and the groups are accepted for their callers' sake.
         """
+        given = self._in_order("set_monitor", args, kwargs)
+        self._attach(model, given.get("optimizer"), given.get("start_iteration", 0))
+
+    def monitor_gnorm_with_ad(self, model: Model, *args: Any, **kwargs: Any) -> None:
+        """The older name of ``set_monitor``, with the same arguments."""
+        given = self._in_order("monitor_gnorm_with_ad", args, kwargs)
+        self._attach(model, given.get("optimizer"), given.get("start_iteration", 0))
+
+    @staticmethod
+    def _in_order(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        order = _OLDER_ORDER if args and isinstance(args[0], (int, float)) else _NEWER_ORDER
+        if len(args) > len(order):
+            raise TypeError(f"{name}() takes at most {len(order) + 1} positional arguments")
+        given = dict(zip(order, args, strict=False))
+        for key, value in kwargs.items():
+            if key not in _NEWER_ORDER:
+                raise TypeError(
+                    f"{name}() has no argument {key!r}; it has {', '.join(_NEWER_ORDER)}"
+                )
+            if key in given:
+                raise TypeError(f"{name}() got two values for {key!r}")
+            given[key] = value
+        return given
+
+    def _attach(self, model: Model, optimizer: Any, start_iteration: int) -> None:
         if self._session is not None:
-            raise RuntimeError("set_monitor has been called already")
-        if isinstance(model, list):
-            if len(model) != 1:
-                raise ValueError("a list of models must hold exactly one")
-            model = model[0]
+            raise RuntimeError("the monitor has been attached to a model already")
+        if isinstance(start_iteration, bool) or not isinstance(start_iteration, int):
+            raise TypeError(f"start_iteration is an integer, not {start_iteration!r}")
+        if start_iteration < 0:
+            raise ValueError(f"start_iteration is not negative; it is {start_iteration}")
+        if start_iteration > 0:
+            self._monitor.start_at(start_iteration)
+        if optimizer is not None:
+            self._own_optimizer = optimizer
+        shared = TrainerMon._shared_optimizer
+        if self._own_optimizer is None and shared is not None:
+            optimizer = shared()
+        else:
+            optimizer = self._own_optimizer
         self._session = Session(
-            self._monitor, model, optimizer, params_have_main_grad=self._params_have_main_grad
+            self._monitor,
+            model,
+            optimizer,
+            rank=self._rank,
+            params_have_main_grad=self._params_have_main_grad,
+            report=True,
         )
+
+    set_wrapped_optimizer = _SetWrappedOptimizer()
+
+    def _use_optimizer(self, optimizer: Any) -> None:
+        self._own_optimizer = optimizer
+        if self._session is not None:
+            self._session.use_optimizer(optimizer)
+
+    @classmethod
+    def _share_optimizer(cls, optimizer: Any) -> None:
+        own = torch_optimizer(optimizer)
+        TrainerMon._shared_optimizer = weakref.ref(own)
+        for one in TrainerMon._instances:
+            if one._own_optimizer is None and one._session is not None:
+                one._session.use_optimizer(own)
+
+    # ---- values ----
+
+    @property
+    def ops(self) -> list[str]:
+        """What the metrics show; the configuration's ``ops`` at first.
+
+        Files keep the columns that they began with, and the journal has every statistic anyway.
+        """
+        return self._monitor.ops
+
+    @ops.setter
+    def ops(self, ops: Sequence[str]) -> None:
+        self._monitor.ops = list(ops)
+
+    def generate_wgrad_metrics(self) -> tuple[Metrics, Metrics]:
+        """The gradients as they are now, after and before the reduction.
+
+        Each is tag → {op: value}. Read at the call; nothing is recorded.
+        """
+        rows = self._attached().gradients()
+        reduced = {f"{row}/rank{self._rank}/post_grad": values for row, values in rows.items()}
+        unreduced = {
+            f"{row}/rank{self._rank}/acc_grad": dict(values) for row, values in rows.items()
+        }
+        return reduced, unreduced
+
+    def generate_xy_metrics(self) -> tuple[Metrics, Metrics]:
+        """The activations and their gradients that the running step has so far.
+
+        Each is tag → {op: value}; empty when a step has just ended.
+        """
+        actv, actv_grad = self._attached().activations()
+        return (
+            {f"{row}/rank{self._rank}/actv": values for row, values in actv.items()},
+            {f"{row}/rank{self._rank}/actv_grad": values for row, values in actv_grad.items()},
+        )
+
+    def reload_xy(self, xy_distribution: bool = False) -> None:
+        """Records activations from the next forward on, or no longer."""
+        self._attached().hook_modules(xy_distribution)
 
     def _attached(self) -> Session:
         if self._session is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def watch(
-    model: torch.nn.Module,
+    model: torch.nn.Module | Sequence[torch.nn.Module],
     optimizer: torch.optim.Optimizer,
     *,
     output_dir: str | os.PathLike[str] | None = None,
@@ -28,14 +29,16 @@ def watch(
 
     config: fields of a JSON configuration that differ from the defaults of ``watch``. shortcuts
     are single fields of it, as in ``format="csv"``, ``ops=["norm"]`` or ``targets={"fc1": {}}``.
-    output_dir: default is TENSORPROBE_OUTPUT_DIR, else ``./monitor_output``.
+    output_dir: default is TENSORPROBE_OUTPUT_DIR, else ``./monitor_output``. model: several are
+    the chunks of a virtual pipeline, in order.
     Raises ConfigError (a ValueError) when the configuration is wrong.
     """
+    rank = this_rank() if rank is None else rank
     monitor = _core.Monitor(
         config_json=json.dumps({**(config or {}), **shortcuts}),
-        rank=this_rank() if rank is None else rank,
+        rank=rank,
         output_dir=None if output_dir is None else os.fspath(output_dir),
         run_id=run_id,
         watch=True,
     )
-    return Session(monitor, model, optimizer)
+    return Session(monitor, model, optimizer, rank=rank)

@@ -27,6 +27,18 @@ const tp_config *tp_monitor_config(const tp_monitor *monitor);
 void tp_monitor_add_hook_time(tp_monitor *monitor, uint64_t ns);
 void tp_monitor_count_error(tp_monitor *monitor);
 
+/* Numbers the open step and with it those that follow. TP_ERR_STATE when something has been
+ * recorded in it already. Not beside calls that record. */
+tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step);
+
+/* Ends a step that is not collected: no batch is made of it, unless something has been recorded in
+ * it all the same. Not beside calls that record. */
+tp_status tp_monitor_skip_step(tp_monitor *monitor);
+
+/* What the open step has so far, as tp_step_view shows it; valid until the next view and the end of
+ * the step. TP_ERR_STATE: there is no open step. TP_ERR_NOMEM. */
+tp_status tp_monitor_view(tp_monitor *monitor, tp_batch *batch);
+
 /* How many training forwards the step that is about to end has seen. Before tp_monitor_step. */
 void tp_monitor_set_micro_steps(tp_monitor *monitor, uint32_t micro_steps);
 

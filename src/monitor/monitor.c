@@ -23,7 +23,7 @@ struct tp_monitor {
     uint32_t micro_steps;
     unsigned generation;
     atomic_bool closing;
-    atomic_ullong hook_ns, errors;
+    atomic_ullong hook_ns, errors, skipped;
     char base[TP_PATH_MAX];
     char directory[TP_PATH_MAX];
     tp_monitor *next; /* in the list of open monitors */
@@ -321,6 +321,47 @@ tp_status tp_monitor_step(tp_monitor *monitor)
     return tp_monitor_is_active(monitor) ? end_step(monitor, 0) : TP_ERR_STATE;
 }
 
+tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step)
+{
+    tp_status status = TP_ERR_STATE;
+    if (!tp_monitor_is_active(monitor)) {
+        return status;
+    }
+    pthread_mutex_lock(&monitor->step_lock);
+    if (monitor->step != NULL && tp_step_count(monitor->step) == 0) {
+        monitor->step_number = step;
+        begin_step(monitor, monitor->step);
+        status = TP_OK;
+    }
+    pthread_mutex_unlock(&monitor->step_lock);
+    return status;
+}
+
+tp_status tp_monitor_skip_step(tp_monitor *monitor)
+{
+    tp_status status = tp_monitor_renumber(monitor, monitor->step_number + 1);
+    if (status != TP_OK) {
+        return tp_monitor_step(monitor);
+    }
+    monitor->micro_steps = 0;
+    atomic_fetch_add(&monitor->skipped, 1);
+    return TP_OK;
+}
+
+tp_status tp_monitor_view(tp_monitor *monitor, tp_batch *batch)
+{
+    tp_status status = TP_ERR_STATE;
+    if (!tp_monitor_is_active(monitor)) {
+        return status;
+    }
+    pthread_mutex_lock(&monitor->step_lock);
+    if (monitor->step != NULL) {
+        status = tp_step_view(monitor->step, batch);
+    }
+    pthread_mutex_unlock(&monitor->step_lock);
+    return status;
+}
+
 void tp_monitor_get_counters(const tp_monitor *monitor, tp_monitor_counters *counters)
 {
     memset(counters, 0, sizeof *counters);
@@ -328,6 +369,7 @@ void tp_monitor_get_counters(const tp_monitor *monitor, tp_monitor_counters *cou
         return;
     }
     tp_writer_get_counters(monitor->writer, counters);
+    counters->steps += atomic_load(&monitor->skipped);
     counters->hook_ns = atomic_load(&monitor->hook_ns);
     counters->errors = atomic_load(&monitor->errors);
 }

@@ -48,9 +48,9 @@ void tp_step_count_error(tp_step *step);
  * writer_ns. The others are set by the step itself. Not by two threads at once. */
 tp_batch *tp_step_header(tp_step *step);
 
-/* The closed step as one batch with contiguous records, valid until tp_step_begin. Slots that are
- * still pending are shown as RESERVED and counted in unfilled (and PARTIAL is set). Only the writer
- * thread. TP_ERR_NOMEM. */
+/* The step as one batch with contiguous records, valid until the next view and tp_step_begin. Slots
+ * that are still pending are shown as RESERVED and counted in unfilled (and PARTIAL is set). Only
+ * the writer thread, or its owner while it is open. TP_ERR_NOMEM. */
 tp_status tp_step_view(tp_step *step, tp_batch *batch);
 
 #endif

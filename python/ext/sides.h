@@ -1,0 +1,34 @@
+/* Which tensors of a module's four sides are recorded: all of them, or those that its target in the
+ * configuration names. */
+#ifndef TP_EXT_SIDES_H
+#define TP_EXT_SIDES_H
+
+#include "config/config.h"
+#include "tensor_access.h"
+
+struct module_hook;
+
+enum side {
+    SIDE_INPUT,
+    SIDE_OUTPUT,
+    SIDE_INPUT_GRAD,
+    SIDE_OUTPUT_GRAD,
+    SIDES,
+};
+
+typedef struct side_filter {
+    bool by_spec; /* false: every tensor of every side */
+    tp_side_spec specs[SIDES];
+    bool warned[SIDES];
+} side_filter;
+
+side_filter side_filter_of(const tp_target *target);
+
+/* Makes the list of the tensors to be recorded of one side. values: for inputs the tuple of the
+ * positional and the dict of the keyword arguments, for outputs what the module returned. A spec
+ * that does not fit these gives an empty list and, once, a warning that shows what is there. The
+ * caller frees the list, also after false: memory ran out, and an error is set. */
+bool side_collect(struct module_hook *hook, enum side side, PyObject *const *values,
+                  tensor_list *list);
+
+#endif

@@ -1,0 +1,1 @@
+"""The import path of KJ600, whose users find tensorprobe's TrainerMon here."""
