@@ -210,13 +210,13 @@ static void print_quantities(const struct summary *summary, const tp_reader *rea
     printf("\nrecords  %" PRIu64 "\n", summary->records);
 }
 
-/* In per cent of the steps and of the waiting between them. */
+/* In per cent of the steps, which begin with the waiting. */
 static void print_cost(const struct summary *summary)
 {
     if (summary->step_ns == 0) {
         return;
     }
-    double total = (double)(summary->step_ns + summary->wait_ns);
+    double total = (double)summary->step_ns;
     printf("cost     hooks %.2f %%, writer thread %.2f %%, waiting %.2f %% of %.1f s",
            100.0 * (double)summary->hook_ns / total, 100.0 * (double)summary->writer_ns / total,
            100.0 * (double)summary->wait_ns / total, total / 1e9);

@@ -109,7 +109,7 @@ typedef struct tp_batch {
     uint64_t end_ns;
     int64_t wall_ns;          /* Unix time of end_ns */
     uint64_t hook_ns;         /* the monitor's own time in hooks */
-    uint64_t wait_ns;         /* time the end of the step before this one waited for the writer */
+    uint64_t wait_ns;         /* what the end of the step before waited: a part of this step */
     uint64_t writer_ns;       /* CPU time of the writer thread since the batch before this one */
     uint64_t errors;          /* hooks that failed and recorded nothing, in this step */
     uint64_t count;           /* records */
