@@ -1,6 +1,8 @@
-/* A whole run in which the n-th request for memory fails and every one after it, for every n. */
+/* A whole run in which the n-th request for memory fails and every one after it, for every n; then
+ * the same with what it writes. */
 #include "check.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,18 +98,25 @@ static uint64_t count_lines(void)
     return lines;
 }
 
-static void remove_base(void)
+static int remove_base(void **state)
 {
+    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", base);
-    assert_int_equal(system(command), 0);
+    return system(command);
+}
+
+static int make_base(void **state)
+{
+    (void)state;
+    strcpy(base + strlen(base) - 6, "XXXXXX");
+    return mkdtemp(base) == NULL;
 }
 
 /* Memory comes back before the end: what was taken is then in the journal, and in the csv file. */
 static void test_memory_comes_back(void **state)
 {
     (void)state;
-    assert_non_null(mkdtemp(base));
     bool reached = true;
     for (unsigned long n = 1; reached; n++) {
         tp_monitor *monitor;
@@ -142,7 +151,35 @@ static void test_memory_comes_back(void **state)
             assert_int_equal(counters.alerts, 2);
         }
     }
-    remove_base();
+}
+
+/* A step is one write to the journal and two to each output, file and cursor: this is more than a
+ * run needs. */
+#define WRITES (10 + STEPS * 8)
+
+/* The disk is full from the n-th write on, and has room again before the end: nothing is missing. */
+static void test_room_comes_back(void **state)
+{
+    (void)state;
+    for (unsigned long n = 1; n <= WRITES; n++) {
+        tp_monitor *monitor;
+        tp_monitor_counters counters;
+        tp_status status;
+        uint64_t records = 0;
+        tp_file_fail_after(n, ENOSPC);
+        open_monitor(&monitor, &status);
+        assert_int_equal(status, TP_OK);
+        assert_int_equal(train(monitor), STEPS);
+        tp_file_fail_after(0, 0);
+        assert_int_equal(tp_monitor_finish(monitor), TP_OK);
+        tp_monitor_get_counters(monitor, &counters);
+        assert_int_equal(tp_monitor_close(&monitor), TP_OK);
+        assert_int_equal(count_steps(&records), STEPS);
+        assert_int_equal(records, 2 * STEPS);
+        assert_int_equal(count_lines(), 1 + 2 * STEPS);
+        assert_int_equal(counters.followed_steps, STEPS);
+        assert_int_equal(counters.alerts, 2);
+    }
 }
 
 /* It does not come back: the end says so, and gives up once for all steps that wait. */
@@ -151,20 +188,20 @@ static void test_memory_stays_away(void **state)
     (void)state;
     tp_monitor *monitor;
     tp_status status;
-    strcpy(base + strlen(base) - 6, "XXXXXX");
-    assert_non_null(mkdtemp(base));
     open_monitor(&monitor, &status);
     assert_int_equal(status, TP_OK);
     tp_mem_fail_after(20);
     assert_true(train(monitor) > 0);
     assert_int_equal(tp_monitor_close(&monitor), TP_ERR_IO);
     tp_mem_fail_after(0);
-    remove_base();
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory_comes_back),
-                                       cmocka_unit_test(test_memory_stays_away)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_memory_comes_back, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_memory_stays_away, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_room_comes_back, make_base, remove_base),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
