@@ -231,8 +231,26 @@ static tp_status fail_offset(const tp_config_text *text, size_t offset, const ch
     return status;
 }
 
-static tp_status fail_syntax(const tp_config_text *text, const json_error_t *json)
+/* Jansson quotes what it has read so far, which may end inside a character: that becomes ?. */
+static void mend(char *text)
 {
+    while (*text != '\0') {
+        unsigned char first = (unsigned char)*text;
+        size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+        size_t whole = 1;
+        while (whole < length && ((unsigned char)text[whole] & 0xc0) == 0x80) {
+            whole++;
+        }
+        if (whole < length || (first & 0xc0) == 0x80) {
+            memset(text, '?', whole);
+        }
+        text += whole;
+    }
+}
+
+static tp_status fail_syntax(const tp_config_text *text, json_error_t *json)
+{
+    mend(json->text);
     tp_token before;
     char open[64];
     size_t at = json->position > 0 ? (size_t)json->position : 0;

@@ -53,6 +53,8 @@ static void test_bytes_that_are_no_text(void **state)
     /* A reader that skips these would take what follows. */
     check_bytes("{\"eps\": 1\n\0}", 12, "t.json:2:1: NUL byte: save the file as UTF-8");
     check_bytes("{\"eps\": 1}\0", 11, "t.json:1:11: NUL byte: save the file as UTF-8");
+    check_bytes("{\"a\\\xef\xbc\xbd", 7,
+                "t.json:1:2: invalid escape near '\"a\\?': write \\\\ for a \\");
     check_bytes("{\"\\u0000\": 1}", 13,
                 "t.json:1:2: NUL byte in object key not supported near '\"\\u0000\"': no text "
                 "holds such a character");
