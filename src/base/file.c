@@ -8,26 +8,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Writes left before they begin to fail, plus one; 0 means never. */
-static atomic_ulong fail_countdown;
+#include "base/countdown.h"
+
+static tp_countdown countdown; /* of writes */
 static atomic_int fail_errno;
 
 void tp_file_fail_after(unsigned long n, int error_number)
 {
     atomic_store(&fail_errno, error_number);
-    atomic_store(&fail_countdown, n == 0 ? 0 : n + 1);
-}
-
-static int must_fail(void)
-{
-    unsigned long left = atomic_load_explicit(&fail_countdown, memory_order_relaxed);
-    if (left == 0) {
-        return 0;
-    }
-    if (left > 1) {
-        left = atomic_fetch_sub(&fail_countdown, 1) - 1;
-    }
-    return left <= 1;
+    tp_countdown_start(&countdown, n);
 }
 
 static tp_status fail_errno_on(tp_error *error, const char *verb, const char *path, int number)
@@ -103,7 +92,7 @@ static tp_status write_all(int fd, const char *path, const uint8_t *bytes, size_
 
 tp_status tp_file_write(int fd, const char *path, const void *bytes, size_t size, tp_error *error)
 {
-    if (must_fail()) {
+    if (tp_countdown_is_over(&countdown)) {
         write_all(fd, path, bytes, size / 2, NULL);
         return fail_errno_on(error, "write to", path, atomic_load(&fail_errno));
     }
