@@ -10,6 +10,13 @@
 /* dtype and clean are constants in every caller, so that the branches on them disappear. */
 #define INLINE static inline __attribute__((always_inline))
 
+/* Loops over the vectors of a group must vanish, for their arrays to live in registers. */
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
 /* Bytes between a load and the prefetch made with it: the hardware's own prefetcher stops at the
  * end of a 4 KiB page. */
 #define AHEAD 2048
@@ -192,8 +199,8 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
           clean, out);
 }
 
-/* Blocks of f16 and bf16 without NaN and Inf, 32 elements a step. Everything but the sums is done
- * on the 16-bit patterns, whose order is that of sign and magnitude. */
+/* Blocks of f16 and bf16 without NaN and Inf. Everything but the sums is done on the 16-bit
+ * patterns, whose order is that of sign and magnitude. */
 typedef struct pass16 {
     sums s;
     __m512i zeros; /* counts per 16-bit lane: a block has at most 128 steps */
@@ -216,9 +223,8 @@ INLINE __m512i count16(__m512i counter, __mmask32 elements)
     return _mm512_mask_sub_epi16(counter, elements, counter, _mm512_set1_epi16(-1));
 }
 
-/* Elements outside valid are 0 in bits. For bf16 the lanes of the sums lie apart: `low` holds the
- * even ones, `high` the odd ones. */
-INLINE void step16(pass16 *p, uint32_t dtype, __m512i bits, __mmask32 valid)
+/* The counts and extremes of 32 elements; those outside valid are 0 in bits. */
+INLINE void look16(pass16 *p, __m512i bits, __mmask32 valid)
 {
     const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
     const __m512i key = key16(bits);
@@ -230,29 +236,52 @@ INLINE void step16(pass16 *p, uint32_t dtype, __m512i bits, __mmask32 valid)
                     valid, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)), p->normal_less_1));
     p->min = _mm512_mask_min_epi16(p->min, valid, p->min, key);
     p->max = _mm512_mask_max_epi16(p->max, valid, p->max, key);
-    if (dtype == TP_F16) {
-        add_floats(&p->s, widen(_mm512_cvtph_ps(_mm512_castsi512_si256(bits))));
-        add_floats(&p->s, widen(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1))));
-    } else {
-        const lanes even = widen(_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
-        const lanes odd =
-            widen(_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000))));
-        add_floats(&p->s, (lanes){even.low, odd.low});
-        add_floats(&p->s, (lanes){even.high, odd.high});
-    }
 }
 
-/* lanes_sum for lanes that lie even and odd: the same pairs are added. */
-INLINE double lanes_sum_apart(lanes x)
+INLINE __m512 tree(const __m512 x[8])
 {
-    const __m256d even =
-        _mm256_add_pd(_mm512_castpd512_pd256(x.low), _mm512_extractf64x4_pd(x.low, 1));
-    const __m256d odd =
-        _mm256_add_pd(_mm512_castpd512_pd256(x.high), _mm512_extractf64x4_pd(x.high, 1));
-    const __m128d even2 = _mm_add_pd(_mm256_castpd256_pd128(even), _mm256_extractf128_pd(even, 1));
-    const __m128d odd2 = _mm_add_pd(_mm256_castpd256_pd128(odd), _mm256_extractf128_pd(odd, 1));
-    const __m128d pair = _mm_add_pd(_mm_unpacklo_pd(even2, odd2), _mm_unpackhi_pd(even2, odd2));
-    return _mm_cvtsd_f64(_mm_add_sd(pair, _mm_unpackhi_pd(pair, pair)));
+    const __m512 low = _mm512_add_ps(_mm512_add_ps(x[0], x[1]), _mm512_add_ps(x[2], x[3]));
+    const __m512 high = _mm512_add_ps(_mm512_add_ps(x[4], x[5]), _mm512_add_ps(x[6], x[7]));
+    return _mm512_add_ps(low, high);
+}
+
+INLINE void add_partial(lanes *sum, __m512 partial)
+{
+    const lanes wide = widen(partial);
+    sum->low = _mm512_add_pd(sum->low, wide.low);
+    sum->high = _mm512_add_pd(sum->high, wide.high);
+}
+
+/* TP_HALVES elements, of which `left` are there; full says at compile time that all are. */
+INLINE void step16(pass16 *p, uint32_t dtype, const uint8_t *at, size_t left, bool full)
+{
+    __m512 x[8];
+    __m512 magnitude[8];
+    __m512 square[8];
+    UNROLL
+    for (size_t k = 0; k < 4; k++) {
+        const size_t there = left > 32 * k ? left - 32 * k : 0;
+        const __mmask32 valid = full || there >= 32 ? UINT32_MAX : (1U << there) - 1;
+        const __m512i bits =
+            full ? _mm512_loadu_si512(at + 64 * k) : _mm512_maskz_loadu_epi16(valid, at + 64 * k);
+        look16(p, bits, valid);
+        if (dtype == TP_F16) {
+            x[2 * k] = _mm512_cvtph_ps(_mm512_castsi512_si256(bits));
+            x[2 * k + 1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1));
+        } else {
+            const __m512i odd = _mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000));
+            x[2 * k] = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+            x[2 * k + 1] = _mm512_castsi512_ps(odd);
+        }
+    }
+    UNROLL
+    for (size_t v = 0; v < 8; v++) {
+        magnitude[v] = _mm512_abs_ps(x[v]);
+        square[v] = _mm512_mul_ps(x[v], x[v]);
+    }
+    add_partial(&p->s.sum, tree(x));
+    add_partial(&p->s.sum_abs, tree(magnitude));
+    add_partial(&p->s.sum_sq, tree(square));
 }
 
 INLINE uint64_t total16(__m512i counter)
@@ -298,15 +327,15 @@ INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_boun
         .normal_less_1 = _mm512_set1_epi16((short)(normal - 1)),
     };
     size_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        _mm_prefetch((const char *)data + 2 * i + AHEAD, _MM_HINT_T0);
-        step16(&p, dtype, _mm512_loadu_si512(data + 2 * i), UINT32_MAX);
+    for (; i + TP_HALVES <= n; i += TP_HALVES) {
+        for (size_t line = 0; line < 2 * TP_HALVES; line += 64) {
+            _mm_prefetch((const char *)data + 2 * i + AHEAD + line, _MM_HINT_T0);
+        }
+        step16(&p, dtype, data + 2 * i, TP_HALVES, true);
     }
     if (i < n) {
-        const __mmask32 valid = (1U << (n - i)) - 1;
-        step16(&p, dtype, _mm512_maskz_loadu_epi16(valid, data + 2 * i), valid);
+        step16(&p, dtype, data + 2 * i, n - i, false);
     }
-    const bool apart = dtype == TP_BF16;
     const int min = _mm512_reduce_min_epi32(_mm512_min_epi32(widen16(p.min, 0), widen16(p.min, 1)));
     const int max = _mm512_reduce_max_epi32(_mm512_max_epi32(widen16(p.max, 0), widen16(p.max, 1)));
     *out = (tp_block){
@@ -314,9 +343,9 @@ INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_boun
         .subnormal = total16(p.subnormal),
         .min = value16(dtype, min) + 0.0, /* -0 becomes +0 */
         .max = value16(dtype, max) + 0.0,
-        .sum = apart ? lanes_sum_apart(p.s.sum) : lanes_sum(p.s.sum),
-        .sum_abs = apart ? lanes_sum_apart(p.s.sum_abs) : lanes_sum(p.s.sum_abs),
-        .sum_sq = apart ? lanes_sum_apart(p.s.sum_sq) : lanes_sum(p.s.sum_sq),
+        .sum = lanes_sum(p.s.sum),
+        .sum_abs = lanes_sum(p.s.sum_abs),
+        .sum_sq = lanes_sum(p.s.sum_sq),
     };
 }
 

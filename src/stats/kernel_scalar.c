@@ -96,6 +96,41 @@ INLINE void masked(uint32_t dtype, const uint8_t *data, size_t n, const tp_bound
     out->max += 0.0;
 }
 
+INLINE float tree(const float x[8])
+{
+    return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+}
+
+/* Blocks of f16 and bf16 without NaN and Inf: eight elements are added in f32, then one to a lane.
+ * Lane l takes the pairs that lie side by side in a vector register once it is made floats: every
+ * 16 elements (f16), or even and odd (bf16). */
+INLINE void half_sums(uint32_t dtype, const uint8_t *data, size_t n, tp_block *out)
+{
+    double sum[TP_LANES] = {0};
+    double sum_abs[TP_LANES] = {0};
+    double sum_sq[TP_LANES] = {0};
+    for (size_t group = 0; group < n; group += TP_HALVES) {
+        for (size_t lane = 0; lane < TP_LANES; lane++) {
+            float x[8];
+            float magnitude[8];
+            float square[8];
+            for (size_t v = 0; v < 8; v++) {
+                const size_t i = group + 32 * (v / 2) +
+                                 (dtype == TP_F16 ? lane + 16 * (v % 2) : 2 * lane + v % 2);
+                x[v] = i < n ? (float)load(dtype, data, i) : 0.0F;
+                magnitude[v] = fabsf(x[v]);
+                square[v] = x[v] * x[v];
+            }
+            sum[lane] += (double)tree(x);
+            sum_abs[lane] += (double)tree(magnitude);
+            sum_sq[lane] += (double)tree(square);
+        }
+    }
+    out->sum = lanes_sum(sum);
+    out->sum_abs = lanes_sum(sum_abs);
+    out->sum_sq = lanes_sum(sum_sq);
+}
+
 INLINE void spread(uint32_t dtype, const uint8_t *data, size_t n, double scale, double pivot,
                    double moments[2])
 {
@@ -131,6 +166,9 @@ INLINE size_t find(uint32_t dtype, const uint8_t *data, size_t n, double magnitu
     static void type##_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)   \
     {                                                                                              \
         masked(TYPE, data, n, bounds, 1.0, out);                                                   \
+        if (TYPE == TP_F16 || TYPE == TP_BF16) {                                                   \
+            half_sums(TYPE, data, n, out);                                                         \
+        }                                                                                          \
     }                                                                                              \
     static void type##_spread(const void *data, size_t n, double scale, double pivot,              \
                               double moments[2])                                                   \

@@ -3,7 +3,8 @@
  * A kernel sees one block of at most TP_BLOCK contiguous elements of one dtype. Element i of a
  * block belongs to lane i mod TP_LANES; a sum adds the lane's elements in order in f64, then the
  * lanes pairwise (l and l + 8, l and l + 4, l and l + 2, l and l + 1). A square of an f64 is
- * rounded before it is added. Every instruction set yields the same bits; kernel_scalar.c is the
+ * rounded before it is added. `clean` of f16 and bf16 adds eight elements in f32 before they go to
+ * their lane. Every instruction set yields the same bits; kernel_scalar.c is the
  * specification. */
 #ifndef TP_STATS_KERNELS_H
 #define TP_STATS_KERNELS_H
@@ -14,6 +15,7 @@
 
 #define TP_BLOCK 4096
 #define TP_LANES 16
+#define TP_HALVES 128 /* elements of f16 and bf16 that are added in f32 first, 8 a lane */
 
 /* Both are exactly representable in the type the kernel compares in: f64 for f64, else f32. */
 typedef struct tp_bounds {
@@ -38,7 +40,8 @@ typedef struct tp_kernel {
     const char *name; /* as in "f32_avx2" */
 
     /* For blocks without NaN and Inf: nan, pos_inf and neg_inf are set to 0, scale is 1. When
-     * sum_sq comes out infinite or NaN, the rest of *out is worthless: use masked. */
+     * sum_sq comes out infinite or NaN, the rest of *out is worthless: use masked. So are the sums
+     * of f16 and bf16 when squares leave the range of f32. */
     void (*clean)(const void *data, size_t n, const tp_bounds *bounds, tp_block *out);
 
     /* For any block. Elements that are not finite add 0 to the sums. scale is a power of two, and

@@ -9,11 +9,17 @@
 #define SMALLEST_UNSCALED 0x1p-450
 #define SCALE_EXP 600
 
+/* A square of a bf16 may leave the range of f32. With a largest magnitude between these, none is
+ * too large, and what is lost of the small ones is below 2^-38 of the sum. */
+#define LARGEST_HALF 0x1p50
+#define SMALLEST_HALF 0x1p-50
+
 /* Below this share of Σx², Σx² - (Σx)²/n has lost too many digits to be M2. */
 #define WELL_CONDITIONED (1.0 / 1024.0)
+#define WELL_CONDITIONED_HALF 0.5 /* of f16 and bf16, which are added in f32 first */
 
 /* M2 of one block, divided by 4^exp; the block is still in the L1 cache. */
-static double block_m2(const tp_kernel *kernel, const void *data, size_t n, double scale,
+static double block_m2(const tp_pass *pass, const void *data, size_t n, double scale,
                        const tp_block *block, uint64_t finite)
 {
     const double count = (double)finite;
@@ -21,11 +27,11 @@ static double block_m2(const tp_kernel *kernel, const void *data, size_t n, doub
         return 0.0;
     }
     const double m2 = block->sum_sq - block->sum * block->sum / count;
-    if (m2 >= block->sum_sq * WELL_CONDITIONED) {
+    if (m2 >= block->sum_sq * (pass->halves ? WELL_CONDITIONED_HALF : WELL_CONDITIONED)) {
         return m2;
     }
     double moments[2];
-    kernel->spread(data, n, scale, block->sum / count, moments);
+    pass->kernel->spread(data, n, scale, block->sum / count, moments);
     const double corrected = moments[1] - moments[0] * moments[0] / count;
     return corrected > 0.0 ? corrected : 0.0;
 }
@@ -43,12 +49,17 @@ static double block_abs_max(const tp_block *block, uint64_t finite)
     return finite > 0 ? finite_abs_max(block) : -1.0;
 }
 
+static bool is_extreme(double half)
+{
+    return half > LARGEST_HALF || (half < SMALLEST_HALF && half > 0.0);
+}
+
 bool tp_pass_block(tp_pass *pass, const void *data, size_t n)
 {
     const tp_kernel *kernel = pass->kernel;
     tp_block block;
     kernel->clean(data, n, &pass->bounds, &block);
-    if (!(block.sum_sq < INFINITY)) {
+    if (!(block.sum_sq < INFINITY) || (pass->halves && is_extreme(finite_abs_max(&block)))) {
         kernel->masked(data, n, &pass->bounds, 1.0, &block);
     }
     const uint64_t finite = n - block.nan - block.pos_inf - block.neg_inf;
@@ -73,7 +84,7 @@ bool tp_pass_block(tp_pass *pass, const void *data, size_t n)
         part.sum = block.sum;
         part.sum_abs = block.sum_abs;
         part.sum_sq = block.sum_sq;
-        part.m2 = block_m2(kernel, data, n, scale, &block, finite);
+        part.m2 = block_m2(pass, data, n, scale, &block, finite);
     }
     tp_tree_add(&pass->tree, &part);
 
@@ -175,6 +186,7 @@ void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double
     pass->convert = tp_convert_of(dtype);
     pass->kernel = kernel;
     pass->bounds = bounds_of(dtype, eps);
+    pass->halves = dtype == TP_F16 || dtype == TP_BF16;
     pass->wide = dtype == TP_F64 || dtype == TP_C128;
     pass->seen = (tp_block){.min = INFINITY, .max = -INFINITY};
     pass->abs_max = -1.0;

@@ -16,6 +16,7 @@ typedef struct tp_pass {
     tp_convert convert;
     const tp_kernel *kernel;
     tp_bounds bounds;
+    bool halves;    /* f16 or bf16 */
     bool wide;      /* squares may leave the range of f64 */
     tp_block seen;  /* counts, min and max so far; its sums are not used */
     double abs_max; /* -1 while there is none */
