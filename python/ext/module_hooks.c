@@ -179,6 +179,17 @@ static void begin_root_forward(const module_hook *hook, bool training)
     }
 }
 
+/* The list of another side of the same values; without a spec it is the one that is there. */
+static bool change_side(module_hook *hook, enum side side, PyObject *const *values,
+                        tensor_list *list)
+{
+    if (!hook->filter.by_spec) {
+        return true;
+    }
+    tensor_list_free(list);
+    return side_collect(hook, side, values, list);
+}
+
 /* Records the inputs and notes their gradient edges. args: the arguments, then the keyword ones. */
 static bool take_inputs(module_hook *hook, frame *running, PyObject *const *args)
 {
@@ -186,16 +197,15 @@ static bool take_inputs(module_hook *hook, frame *running, PyObject *const *args
     const bool forward = !monitor->config->backward_only;
     const bool backward = !monitor->config->forward_only;
     tensor_list inputs;
-    bool ok = !forward || (side_collect(hook, SIDE_INPUT, args, &inputs) &&
-                           record_side(hook, running, &inputs, TP_ROLE_INPUT));
-    if (forward) {
-        tensor_list_free(&inputs);
+    bool ok = side_collect(hook, forward ? SIDE_INPUT : SIDE_INPUT_GRAD, args, &inputs);
+    if (ok && forward) {
+        ok = record_side(hook, running, &inputs, TP_ROLE_INPUT) &&
+             (!backward || change_side(hook, SIDE_INPUT_GRAD, args, &inputs));
     }
     if (ok && backward && monitor_is_active(monitor)) {
-        ok = side_collect(hook, SIDE_INPUT_GRAD, args, &inputs) &&
-             input_edges_capture(hook, running, &inputs);
-        tensor_list_free(&inputs);
+        ok = input_edges_capture(hook, running, &inputs);
     }
+    tensor_list_free(&inputs);
     return ok;
 }
 
@@ -234,28 +244,22 @@ static bool leave(module_hook *hook, const frame *running, PyObject *output)
     const bool forward = !monitor->config->backward_only;
     const bool backward = !monitor->config->forward_only;
     tensor_list outputs;
-    bool ok = true;
-    if (forward) {
-        ok = side_collect(hook, SIDE_OUTPUT, &output, &outputs) &&
-             record_side(hook, running, &outputs, TP_ROLE_OUTPUT);
-        tensor_list_free(&outputs);
+    bool ok = side_collect(hook, forward ? SIDE_OUTPUT : SIDE_OUTPUT_GRAD, &output, &outputs);
+    if (ok && forward) {
+        ok = record_side(hook, running, &outputs, TP_ROLE_OUTPUT) &&
+             (!backward || change_side(hook, SIDE_OUTPUT_GRAD, &output, &outputs));
     }
-    if (!ok || !backward || !monitor_is_active(monitor)) {
-        return ok;
-    }
-    ok = side_collect(hook, SIDE_OUTPUT_GRAD, &output, &outputs);
-    for (uint32_t i = 0; ok && i < outputs.count; i++) {
+    const bool gradients = ok && backward && monitor_is_active(monitor);
+    for (uint32_t i = 0; ok && gradients && i < outputs.count; i++) {
         ok = gradient_hook_tensor(hook, outputs.items[i].tensor, TP_ROLE_OUTPUT,
                                   slot_of(&outputs, i), running);
     }
-    tensor_list_free(&outputs);
-    if (ok && running->edge_count > 0) {
+    if (ok && gradients && running->edge_count > 0) {
         /* The way back to an input may start at any output, whichever of them are recorded. */
-        tensor_list_init(&outputs);
-        ok = tensor_list_add(monitor->state, &outputs, output) || (PyErr_NoMemory(), false);
-        ok = ok && input_edges_follow(hook, running, &outputs);
-        tensor_list_free(&outputs);
+        ok = change_side(hook, SIDE_ALL, &output, &outputs) &&
+             input_edges_follow(hook, running, &outputs);
     }
+    tensor_list_free(&outputs);
     return ok;
 }
 

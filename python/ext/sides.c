@@ -102,7 +102,7 @@ bool side_collect(module_hook *hook, enum side side, PyObject *const *values, te
     const bool input = side == SIDE_INPUT || side == SIDE_INPUT_GRAD;
     bool ok = true;
     tensor_list_init(list);
-    if (!hook->filter.by_spec) {
+    if (!hook->filter.by_spec || side == SIDE_ALL) {
         ok = tensor_list_add(state, list, values[0]) &&
              (!input || tensor_list_add(state, list, values[1]));
     } else if (hook->filter.specs[side].given) {

@@ -14,6 +14,7 @@ enum side {
     SIDE_INPUT_GRAD,
     SIDE_OUTPUT_GRAD,
     SIDES,
+    SIDE_ALL = SIDES, /* everything that the module returned, whatever the target names */
 };
 
 typedef struct side_filter {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ _SHORTER = [
 ]
 
 
+@lru_cache(1 << 16)
 def unwrapped(name: str) -> str:
     """The name without what wrappers put into it."""
     return _IN_FRONT.sub("", _ANYWHERE.sub("", name).lstrip("."))
@@ -52,11 +55,13 @@ def _first_match(name: str, patterns: list[re.Pattern[str]]) -> str:
     return name
 
 
+@lru_cache(1 << 16)
 def squashed(name: str) -> str:
     """The name from its last ``layers.``, ``embedding.``, ``final``, ``output`` or ``norm`` on."""
     return _first_match(name, _SHORT)
 
 
+@lru_cache(1 << 16)
 def _squashed_before(name: str) -> str:
     """As the ancestors shortened names up to 8.1: what stands behind the first ``layers.``."""
     return _first_match(name, _SHORTER)
@@ -179,10 +184,8 @@ class Selection:
         if not self._squash:
             return names
         short = [(named.vpp_stage, squashed(named.name)) for named in chosen]
-        return [
-            one[1] if short.count(one) == 1 else name
-            for one, name in zip(short, names, strict=True)
-        ]
+        count = Counter(short)
+        return [one[1] if count[one] == 1 else name for one, name in zip(short, names, strict=True)]
 
     def warn_of_strangers(self) -> None:
         """Warn of targets that name neither a module nor a parameter."""
