@@ -13,7 +13,8 @@ static const struct command {
 } commands[] = {
     {"show", tp_tool_show, "print what the journal of a run holds"},
     {"recover", tp_tool_recover, "bring csv and TensorBoard files up to the end of the journal"},
-    {"check", tp_tool_check, "validate a configuration file"},
+    {"init", tp_tool_init, "print a configuration to begin with"},
+    {"check", tp_tool_check, "validate a configuration file, and say what it will do"},
 };
 
 static void print_help(FILE *out)

@@ -13,6 +13,7 @@
 int tp_tool_show(int argc, char **argv);
 int tp_tool_recover(int argc, char **argv);
 int tp_tool_check(int argc, char **argv);
+int tp_tool_init(int argc, char **argv);
 
 /* Prints "tensorprobe NAME: ERROR" to standard error and returns TP_EXIT_FAILED. */
 int tp_tool_failed(const char *name, const tp_error *error);

@@ -49,10 +49,12 @@ BETWEEN_VALUES = re.compile(
 )
 
 
-def run(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run `tensorprobe check`."""
-    command = [str(part) for part in (TOOL, "check", *arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run(
+    *arguments: str | Path, command: str = "check", status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run `tensorprobe check`, or another command."""
+    line = [str(part) for part in (TOOL, command, *arguments)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     return done
 
@@ -184,6 +186,28 @@ ends the training when the monitor itself fails
     )
 
 
+def test_check_says_when_and_where(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.json"
+    path.write_text(
+        '{"module_ranks": "0,3", "start_step": 100, "step_interval": 10, "collect_times": 5,\n'
+        '"targets": {"a": {}, "b": {}, "c": {}, "d": {}, "e": {}, "f": {}},\n'
+        '"print_struct": true, "exit_after_struct": false, "format": "api"}'
+    )
+    done = run(path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        f"{path}: OK",
+        'watches "a", "b", "c", "d" and 2 more',
+        "on rank 0, 3",
+        "in one step of 10, from step 100 on, 5 times",
+        "records",
+        "  nothing",
+        "keeps all statistics in the journal",
+        "raises no alerts",
+        "prints what the modules pass around in the first step",
+    ]
+
+
 def test_check_says_what_watch_does(tmp_path: Path) -> None:
     path = tmp_path / "monitor.json"
     path.write_text("{}")
@@ -192,6 +216,51 @@ def test_check_says_what_watch_does(tmp_path: Path) -> None:
     assert "writes csv files of 1000 steps with exact numbers: norm, min, max" in text
     assert "raises an alert when a norm is 10 times its mean" in text
     assert "  nothing\n" in run(path).stdout
+
+
+@pytest.mark.parametrize(
+    ("purpose", "records", "rules"),
+    [
+        ("gradients", ["parameter gradients"], 2),
+        (
+            "nan",
+            [
+                "activations of all modules",
+                "activation gradients of all modules",
+                "parameter gradients",
+                "parameters before and after the optimizer's step",
+                "the optimizer's moments",
+            ],
+            2,
+        ),
+        (
+            "compare",
+            [
+                "activations of all modules",
+                "activation gradients of all modules",
+                "parameter gradients",
+                "parameters before and after the optimizer's step",
+                "the optimizer's moments",
+            ],
+            0,
+        ),
+    ],
+)
+def test_init_prints_a_configuration(
+    purpose: str, records: list[str], rules: int, schema: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "monitor.json"
+    path.write_text(run(purpose, command="init").stdout)
+    assert fits(json.loads(path.read_text()), schema)
+    for arguments in ([path], ["--watch", path]):  # the same over both defaults
+        done = run(*arguments)
+        assert done.stderr == ""
+        assert done.stdout.count("raises an alert when") == rules
+        if arguments == [path]:
+            lines = done.stdout.splitlines()
+            assert [line.strip() for line in lines if line.startswith("  ")] == records
+    assert purpose in run("--help", command="init").stdout
+    assert "there is no purpose" in run("speed", command="init", status=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+/* `tensorprobe init`: a configuration to begin with. */
+#include "tools/tool.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: tensorprobe init PURPOSE > monitor.json\n"
+    "\n"
+    "Prints a configuration for TrainerMon or watch() that fits the purpose:\n"
+    "\n"
+    "  gradients  gradients of all parameters, cheap enough to stay on for months\n"
+    "  nan        everything there is, to find where a NaN or an explosion begins\n"
+    "  compare    everything there is with exact numbers and without alerts, for two runs that\n"
+    "             should be the same\n"
+    "\n"
+    "`tensorprobe check monitor.json` says what it will do.\n"
+    "\n"
+    "  --help     this text\n";
+
+#define RULES                                                                                      \
+    "    \"alert\": {\n"                                                                           \
+    "        \"rules\": [\n"                                                                       \
+    "            {\"rule_name\": \"AnomalyNan\"},\n"                                               \
+    "            {\"rule_name\": \"AnomalyTurbulence\", \"args\": {\"threshold\": 10, \"mode\": "  \
+    "\"factor\"}}\n"                                                                               \
+    "        ]\n"                                                                                  \
+    "    },\n"
+
+#define EVERYTHING                                                                                 \
+    "    \"targets\": {},\n"                                                                       \
+    "    \"xy_distribution\": true,\n"                                                             \
+    "    \"wg_distribution\": true,\n"                                                             \
+    "    \"param_distribution\": true,\n"                                                          \
+    "    \"mv_distribution\": true,\n"
+
+static const struct purpose {
+    const char *name;
+    const char *text;
+} purposes[] = {
+    {"gradients",
+     "{\n"
+     "    \"targets\": {},\n"
+     "    \"wg_distribution\": true,\n"
+     "    \"ops\": [\"norm\", \"min\", \"max\", \"nans\"],\n" RULES "    \"format\": \"csv\",\n"
+     "    \"step_count_per_record\": 1000\n"
+     "}\n"},
+    {"nan",
+     "{\n" EVERYTHING "    \"ops\": [\"norm\", \"min\", \"max\", \"mean\", \"nans\"],\n" RULES
+     "    \"format\": [\"csv\", \"tensorboard\"],\n"
+     "    \"step_count_per_record\": 100\n"
+     "}\n"},
+    {"compare", "{\n" EVERYTHING "    \"ops\": [\"norm\", \"min\", \"max\", \"mean\", \"zeros\", "
+                "\"nans\", \"shape\", \"dtype\"],\n"
+                "    \"alert\": {\"rules\": []},\n"
+                "    \"format\": \"csv\",\n"
+                "    \"ndigits\": 0,\n"
+                "    \"step_count_per_record\": 100\n"
+                "}\n"},
+};
+
+int tp_tool_init(int argc, char **argv)
+{
+    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    int letter;
+    while ((letter = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (letter != 'h') {
+            return tp_tool_usage(argv[0]);
+        }
+        fputs(help, stdout);
+        return TP_EXIT_OK;
+    }
+    if (optind != argc - 1) {
+        return tp_tool_usage(argv[0]);
+    }
+    for (size_t i = 0; i < sizeof purposes / sizeof purposes[0]; i++) {
+        if (strcmp(argv[optind], purposes[i].name) == 0) {
+            fputs(purposes[i].text, stdout);
+            return TP_EXIT_OK;
+        }
+    }
+    fprintf(stderr, "tensorprobe init: there is no purpose %s\n", argv[optind]);
+    return tp_tool_usage(argv[0]);
+}
