@@ -217,9 +217,9 @@ static void remove_directory(const char *path)
 
 static unsigned seed_of_test(void)
 {
-    const char *given = getenv("TP_SEED");
+    const char *given = getenv("TENSORPROBE_TEST_SEED");
     unsigned seed = given != NULL ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
-    print_message("TP_SEED=%u\n", seed);
+    print_message("TENSORPROBE_TEST_SEED=%u\n", seed);
     return seed;
 }
 
