@@ -122,6 +122,11 @@ void tp_file_close(int fd)
 
 tp_status tp_file_read(const char *path, tp_buf *buf, tp_error *error)
 {
+    return tp_file_read_at_most(path, SIZE_MAX, buf, error);
+}
+
+tp_status tp_file_read_at_most(const char *path, size_t most, tp_buf *buf, tp_error *error)
+{
     tp_buf_clear(buf);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
@@ -133,9 +138,10 @@ tp_status tp_file_read(const char *path, tp_buf *buf, tp_error *error)
         return fail_errno_on(error, "read", path, EISDIR);
     }
     tp_status status = TP_OK;
-    for (;;) {
+    while (buf->size < most) {
         uint8_t part[16384];
-        ssize_t got = read(fd, part, sizeof part);
+        size_t wanted = most - buf->size < sizeof part ? most - buf->size : sizeof part;
+        ssize_t got = read(fd, part, wanted);
         if (got == 0) {
             break;
         }

@@ -33,6 +33,9 @@ void tp_file_close(int fd); /* accepts -1 */
 /* Reads a whole file into buf (emptied first). */
 tp_status tp_file_read(const char *path, tp_buf *buf, tp_error *error);
 
+/* Reads no more than so many bytes. */
+tp_status tp_file_read_at_most(const char *path, size_t most, tp_buf *buf, tp_error *error);
+
 /* Replaces the file in one step: writes path.tmp, renames it. A reader sees the old or the new
  * content, never a part. */
 tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_error *error);

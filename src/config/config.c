@@ -353,7 +353,8 @@ tp_status tp_config_parse(tp_config *config, const char *text, size_t size, cons
 tp_status tp_config_read(tp_config *config, const char *path, tp_error *error)
 {
     tp_buf text = TP_BUF_INIT;
-    tp_status status = tp_file_read(path, &text, error);
+    /* One byte more than may be shows that it is too large; /dev/zero has no end. */
+    tp_status status = tp_file_read_at_most(path, TEXT_MAX + 1, &text, error);
     if (status == TP_OK) {
         status = tp_config_parse(config, (const char *)text.data, text.size, path, error);
     } else {

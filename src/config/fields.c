@@ -13,7 +13,7 @@
 
 #define SIDE_TYPE "`\"tensor\"`, `\"tuple[n]\"` or `\"tuple[n]:i\"`"
 #define SIDE_SCHEMA                                                                                \
-    "\"type\": \"string\", \"pattern\": \"^(tensor|tuple\\\\[[0-9]+\\\\](:[0-9]+)?)$\""
+    "\"type\": \"string\", \"pattern\": \"^(tensor|(tuple|list)\\\\[[0-9]+\\\\](:[0-9]+)?)$\""
 static const tp_config_field side_fields[] = {
     {.name = "input",
      .read = tp_config_read_side,

@@ -27,8 +27,10 @@ static bool parse_side(const char *word, tp_side_spec *side)
     if (strcmp(word, "tensor") == 0) {
         return true;
     }
-    if (strncmp(word, "tuple[", 6) != 0 || !read_digits(word + 6, &rest, &side->length) ||
-        *rest != ']') {
+    /* The second ancestor's print_struct says list[n] for what its users have to paste. */
+    size_t bracket = strncmp(word, "list", 4) == 0 ? 4 : strncmp(word, "tuple", 5) == 0 ? 5 : 0;
+    if (bracket == 0 || word[bracket] != '[' ||
+        !read_digits(word + bracket + 1, &rest, &side->length) || *rest != ']') {
         return false;
     }
     side->tuple = true;
@@ -43,6 +45,11 @@ tp_status tp_config_read_side(const tp_config_text *text, const tp_config_field 
                               json_t *value, const tp_place *place, void *target)
 {
     (void)spec;
+    if (json_object_get(value, "config") != NULL) {
+        return tp_config_fail(text, place,
+                              "is what print_struct prints; write what stands behind its "
+                              "\"config\", as in \"tuple[2]:0\"");
+    }
     if (!json_is_string(value) || !parse_side(json_string_value(value), target)) {
         return tp_config_fail(
             text, place,

@@ -136,6 +136,8 @@ static void test_files(void **state)
     assert_int_equal(tp_file_read(path, &buf, &error), TP_OK);
     assert_memory_equal(buf.data, "new", 3); /* the old content, whole */
     assert_int_equal(buf.size, 3);
+    assert_int_equal(tp_file_read_at_most("/dev/zero", 20000, &buf, &error), TP_OK);
+    assert_int_equal(buf.size, 20000);
     assert_int_equal(tp_dir_make(path, &error), TP_ERR_IO); /* a file stands there */
     assert_int_equal(tp_path_join(deep, path, "below"), TP_OK);
     assert_int_equal(tp_dir_make(deep, &error), TP_ERR_IO);

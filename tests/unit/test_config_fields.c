@@ -248,7 +248,9 @@ static void test_formats_of_sides(void **state)
         "tuple[ 1]",
         "tuple[1",
         "tuple[1]x",
-        "list[1]",
+        "list[0]",
+        "list",
+        "list1]",
         "tuple[2]1",
         "Tensor",
         " tensor",
@@ -268,6 +270,11 @@ static void test_formats_of_sides(void **state)
     tp_config c =
         read_good("{\"targets\": {\"m\": {\"input\": \"tuple[4294967295]:4294967294\"}}}", false);
     check_side(&c.targets[0].input, true, 4294967295u, 4294967294u);
+    tp_config_free(&c);
+    c = read_good("{\"targets\": {\"m\": {\"input\": \"list[3]\", \"output\": \"list[2]:1\"}}}",
+                  false);
+    check_side(&c.targets[0].input, true, 3, 0);
+    check_side(&c.targets[0].output, true, 2, 1);
     tp_config_free(&c);
 }
 
@@ -512,6 +519,9 @@ static void test_files(void **state)
     assert_non_null(strstr(error.message, path));
     tp_config_defaults(&c, false);
     assert_int_equal(tp_config_read(&c, "/tmp", NULL), TP_ERR_IO);
+    tp_config_defaults(&c, false);
+    assert_int_equal(tp_config_read(&c, "/dev/zero", &error), TP_ERR_CONFIG);
+    assert_string_equal(error.message, "/dev/zero is too large for a configuration");
 }
 
 int main(void)
