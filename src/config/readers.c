@@ -136,7 +136,8 @@ tp_status tp_config_read_ops(const tp_config_text *text, const tp_config_field *
     return TP_OK;
 }
 
-#define DATABASE 3 /* of the format's choices */
+#define DATABASE 3     /* of the format's choices */
+#define SAID_SO 0x100u /* beside TP_FORMAT_…: the warning has been given */
 
 static tp_status read_one_format(const tp_config_text *text, const tp_config_field *spec,
                                  json_t *value, const tp_place *place, uint32_t *formats)
@@ -148,7 +149,8 @@ static tp_status read_one_format(const tp_config_text *text, const tp_config_fie
     if (status != TP_OK) {
         return status;
     }
-    if (choice == DATABASE) {
+    if (choice == DATABASE && (*formats & SAID_SO) == 0) {
+        *formats |= SAID_SO;
         tp_config_warn(text, place,
                        "this version writes no database: the journal keeps the values");
     }
@@ -164,7 +166,7 @@ tp_status tp_config_read_format(const tp_config_text *text, const tp_config_fiel
     size_t index;
     if (!json_is_array(value)) {
         tp_status status = read_one_format(text, spec, value, place, &formats);
-        *(uint32_t *)target = formats;
+        *(uint32_t *)target = formats & ~SAID_SO;
         return status;
     }
     json_array_foreach(value, index, member)
@@ -179,7 +181,7 @@ tp_status tp_config_read_format(const tp_config_text *text, const tp_config_fiel
         return tp_config_fail(text, place,
                               "is an empty list; write \"api\" for no files but the journal");
     }
-    *(uint32_t *)target = formats;
+    *(uint32_t *)target = formats & ~SAID_SO;
     return TP_OK;
 }
 

@@ -134,12 +134,15 @@ static size_t distance(const char *a, const char *b)
     return row[length];
 }
 
+#define LONGEST_SLIP 64 /* no name is that long, and comparing takes as long as both are */
+
 /* The known name of which this is a slip of the pen, NULL: none. */
 static const char *nearest_name(const tp_config_members *members, const char *slip)
 {
     const char *nearest = NULL;
-    size_t least = strlen(slip) / 3 + 1;
-    for (size_t i = 0; i < members->count; i++) {
+    size_t length = strlen(slip);
+    size_t least = length / 3 + 1;
+    for (size_t i = 0; i < members->count && length < LONGEST_SLIP; i++) {
         size_t far = distance(slip, members->fields[i].name);
         if (far <= least) {
             nearest = members->fields[i].name;

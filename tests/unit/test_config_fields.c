@@ -329,6 +329,11 @@ static void test_warnings(void **state)
         "tensorprobe: warning: t.json:10:1: format: this version writes no database: the journal "
         "keeps the values\n");
     assert_string_equal(
+        read_warnings("{\"format\": [\"database\", \"csv\", \"database\"], \"mv_distribution\": "
+                      "true}"),
+        "tensorprobe: warning: t.json:1:13: format[0]: this version writes no database: the "
+        "journal keeps the values\n");
+    assert_string_equal(
         read_warnings(
             "{\"xy_distribution\": true, \"forward_only\": true, \"backward_only\": true}"),
         "tensorprobe: warning: t.json: forward_only and backward_only exclude each other: no "

@@ -71,6 +71,15 @@ static void test_depth_and_size(void **state)
                 "t.json:1:2049: maximum parsing depth reached near '[': no field "
                 "needs more than a few brackets");
     check_bytes(text, 17 << 20, "t.json is too large for a configuration");
+    /* A name of megabytes is compared with none, and shown by its ends. */
+    memset(text, 'a', 8 << 20);
+    memcpy(text, "{\"", 2);
+    memcpy(text + (8 << 20) - 5, "\": 1}", 5);
+    check_bytes(
+        text, 8 << 20,
+        "t.json:1:2: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…aaaaaaaaaaaa"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa: unknown field; remove it "
+        "(`tensorprobe check --fields` lists all)");
     free(text);
 }
 
