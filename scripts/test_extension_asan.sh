@@ -5,12 +5,12 @@
 # whose exceptions they must see from the start. Leaks are left to the C tests: Python keeps memory
 # until it ends.
 set -eu
-build=$1
+build=$(realpath "$1") # some tests start Python elsewhere
 shift
 site=$build/site
 rm -rf "$site"
 cmake --install "$build" --component python --prefix "$site" >/dev/null
-cp -r python/tensorprobe/. "$site/tensorprobe/"
+cp -r python/tensorprobe python/kj600 "$site"
 
 library() {
     gcc -print-file-name="$1"
@@ -21,4 +21,5 @@ export PYTHONMALLOC=malloc
 export ASAN_OPTIONS=detect_leaks=0
 export UBSAN_OPTIONS=print_stacktrace=1
 LD_PRELOAD="$(library libasan.so) $(library libubsan.so) $(library libstdc++.so.6)" \
-    python -m pytest -q -m "not slow" tests/python/test_api.py tests/python/test_hooks.py "$@"
+    python -m pytest -q -m "not slow" tests/python/test_api.py tests/python/test_hooks.py \
+    tests/python/test_trainer_mon.py "$@"

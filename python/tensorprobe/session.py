@@ -27,7 +27,7 @@ def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     from torch.optim import Optimizer
 
     inner = optimizer
-    while inner is not None:
+    for _ in range(8):  # wrappers in wrappers; one may name itself
         if isinstance(inner, Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
             return inner
         inner = getattr(inner, "optimizer", None)
@@ -67,6 +67,7 @@ class Session:
         self._optimizer_handles: list[Any] = []
         self._optimizer_hook: _core.OptimizerHook | None = None
         self._printer: StructurePrinter | None = None
+        self._structure_is_printed = False
         self._closed = False
         self._scripted: list[str] = []
         self._directory: str = monitor.directory
@@ -92,6 +93,8 @@ class Session:
 
     def hook_modules(self, xy_distribution: bool) -> None:
         """Record activations from now on, or no longer; with ``all_xy`` and without targets all."""
+        if not self._selected:
+            return
         self._remove(self._module_handles)
         targets = self._config["targets"]
         everything = self._config["all_xy"]
@@ -141,7 +144,7 @@ class Session:
         self._remove(self._optimizer_handles)
         if self._selected:
             self._hook_optimizer(own)
-        if self._config["print_struct"]:
+        if self._config["print_struct"] and not self._structure_is_printed:
             self._print_structure(own)
 
     def _members(self) -> set[torch.nn.Parameter]:
@@ -183,15 +186,13 @@ class Session:
             aloud = self._rank == (min(ranks) if ranks else 0)
             self._printer = StructurePrinter(self._chunks, path / "module_struct.json", aloud=aloud)
         members = self._members() if optimizer is None else set()
-        done = False
 
         def after(stepped: torch.optim.Optimizer, *_: Any) -> None:
-            nonlocal done
             groups = stepped.param_groups
             ours = not members or any(p in members for group in groups for p in group["params"])
-            if done or not ours or self._closed or self._pid != os.getpid():
+            if not ours or self._structure_is_printed or self._pid != os.getpid():
                 return
-            done = True
+            self._structure_is_printed = True
             if self._printer is not None:
                 self._printer.finish()
             if self._config["exit_after_struct"]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -273,6 +274,77 @@ def test_msprobe_with_a_pipelines_group() -> None:
     assert [s.pp_stage for s in steps_of(monitor)] == [0]
 
 
+class LanguageModel(nn.Module):
+    """Its layers take two arguments and return one tensor, as in both documents' examples."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = linear()
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            y: Tensor = self.mlp(x) * mask
+            return y
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.language_model = nn.Module()
+        encoder = nn.Module()
+        self.layers = [LanguageModel.Layer() for _ in range(2)]
+        encoder.add_module("layers", nn.ModuleList(self.layers))
+        self.language_model.add_module("encoder", encoder)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.ones(4, dtype=torch.float64)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+EXAMPLE = {
+    "targets": {
+        "language_model.encoder.layers.0": {
+            "input": "tuple[2]:0",
+            "output": "tensor",
+            "input_grad": "tuple[2]:0",
+            "output_grad": "tuple[1]:0",
+        }
+    },
+    "print_struct": False,
+    "module_ranks": [0, 1, 2, 3],
+    "xy_distribution": True,
+    "mv_distribution": True,
+    "wg_distribution": True,
+    "alert": {"rules": [{"rule_name": "AnomalyTurbulence", "args": {"threshold": 0.5}}]},
+    "ops": ["min", "max", "norm", "zeros", "id"],
+    "eps": 1e-8,
+}
+
+
+@pytest.mark.parametrize("wrappers", [0, 2])
+def test_the_documents_example_of_a_configuration(wrappers: int) -> None:
+    model: nn.Module = LanguageModel()
+    for _ in range(wrappers):
+        model = Wrapper(model)
+    name = "module." * wrappers + "language_model.encoder.layers.0"
+    x = draw(3, 4).requires_grad_()
+    y = model.get_submodule(name)(x, torch.ones(4, dtype=torch.float64))
+    optimizer = adam(model)
+    monitor = TrainerMon(EXAMPLE)
+    monitor.set_monitor(model, optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(x).sum().backward()
+        optimizer.step()
+    (step,) = steps_of(monitor)
+    assert rows(monitor) == rows(monitor, "actv_grad") == {f"{name}.input", f"{name}.output"}
+    assert rows(monitor, "grad_reduced") == {f"{name}.mlp.weight", f"{name}.mlp.bias"}
+    activations = {r["row"]: r["norm"] for r in step.records if r["quantity"] == "actv"}
+    assert activations[f"{name}.output"] == pytest.approx(norm(y), rel=1e-12)
+    gradients = {r["row"]: r["norm"] for r in step.records if r["quantity"] == "actv_grad"}
+    assert gradients[f"{name}.input"] == pytest.approx(norm(x.grad), rel=1e-12)
+
+
 # ---- both orders of arguments, optimizers named early, late and never ----
 
 
@@ -307,6 +379,7 @@ def test_both_orders(
         ((), {"grad_acc_step": 2}, "no argument 'grad_acc_step'"),
         ((), {"start_iteration": "3"}, "is an integer, not '3'"),
         ((object(),), {}, "a object has no step hooks"),
+        ((MagicMock(),), {}, "a MagicMock has no step hooks"),
     ],
 )
 def test_wrong_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
@@ -748,6 +821,7 @@ def test_ranks_that_are_watched(ranks: Any) -> None:
         monitor = TrainerMon({**EVERYTHING, "module_ranks": ranks}, rank=rank)
         monitor.set_monitor(model, optimizer)
         train(model, optimizer, 2)
+        monitor.reload_xy(True)
         assert bool(model._forward_pre_hooks) is (count > 0)
         assert len(steps_of(monitor)) == count
 
