@@ -45,6 +45,7 @@ typedef struct core_state {
     PyObject *sequence_nr, *graph_task_id, *is_grad_enabled, *set_grad_enabled;
     PyObject *add;
     PyObject *queue_callback;
+    PyObject *disable_torch_function; /* a context manager's type */
     struct {
         PyTypeObject *type;
         enum type_kind kind;

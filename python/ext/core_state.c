@@ -66,6 +66,7 @@ int core_load_torch(core_state *state)
         {"_C._set_grad_enabled", &state->set_grad_enabled},
         {"add", &state->add},
         {"autograd.Variable._execution_engine.queue_callback", &state->queue_callback},
+        {"_C.DisableTorchFunction", &state->disable_torch_function},
         {"Tensor", (PyObject **)(void *)&state->tensor_type},
         {"nn.Parameter", (PyObject **)(void *)&state->parameter_type},
     };

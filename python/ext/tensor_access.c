@@ -149,10 +149,8 @@ static bool is_empty(const dl_tensor *dl)
 }
 
 /* all: integers too, and every dtype that has statistics. */
-static bool view_open(core_state *state, PyObject *tensor, tensor_view *view, bool all)
+static bool fill_view(core_state *state, PyObject *tensor, tensor_view *view, bool all)
 {
-    memset(view, 0, sizeof(*view));
-    view->tensor = tensor;
     if (tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_WRAPPER) {
         return explain(tensor, view, "its type keeps the values elsewhere", all);
     }
@@ -168,7 +166,6 @@ static bool view_open(core_state *state, PyObject *tensor, tensor_view *view, bo
     const bool whole_numbers =
         dl.dtype.code == DL_INT || dl.dtype.code == DL_UINT || dl.dtype.code == DL_BOOL;
     if (whole_numbers && !all) {
-        tensor_view_close(view);
         return false;
     }
     view->data.dtype = dtype_of(&dl);
@@ -188,6 +185,35 @@ static bool view_open(core_state *state, PyObject *tensor, tensor_view *view, bo
     return true;
 }
 
+/* A subclass may have a __torch_function__, which must not learn of what hooks ask its tensors. */
+static PyObject *hide_from_subclass(core_state *state, PyObject *tensor)
+{
+    const PyTypeObject *type = Py_TYPE(tensor);
+    if (type == state->tensor_type || type == state->parameter_type) {
+        return NULL;
+    }
+    PyObject *guard = PyObject_CallFunctionObjArgs(state->disable_torch_function, NULL);
+    PyObject *done = guard == NULL ? NULL : PyObject_CallMethod(guard, "__enter__", NULL);
+    if (done == NULL) {
+        PyErr_Clear();
+        Py_CLEAR(guard);
+    }
+    Py_XDECREF(done);
+    return guard;
+}
+
+static bool view_open(core_state *state, PyObject *tensor, tensor_view *view, bool all)
+{
+    memset(view, 0, sizeof(*view));
+    view->tensor = tensor;
+    view->guard = hide_from_subclass(state, tensor);
+    if (!fill_view(state, tensor, view, all)) {
+        tensor_view_close(view);
+        return false;
+    }
+    return true;
+}
+
 bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view)
 {
     return view_open(state, tensor, view, false);
@@ -201,6 +227,15 @@ bool tensor_view_open_any(core_state *state, PyObject *tensor, tensor_view *view
 void tensor_view_close(tensor_view *view)
 {
     Py_CLEAR(view->capsule);
+    if (view->guard != NULL) {
+        PyObject *type = NULL;
+        PyObject *value = NULL;
+        PyObject *traceback = NULL;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_XDECREF(PyObject_CallMethod(view->guard, "__exit__", "OOO", Py_None, Py_None, Py_None));
+        PyErr_Restore(type, value, traceback);
+        Py_CLEAR(view->guard);
+    }
 }
 
 uint64_t tensor_view_bytes(const tensor_view *view)
@@ -284,7 +319,7 @@ bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value)
 
 void tensor_list_free(tensor_list *list)
 {
-    for (uint32_t i = 0; i < list->count; i++) {
+    for (uint32_t i = list->count; i-- > 0;) {
         tensor_view_close(&list->items[i]);
     }
     if (list->items != list->inline_items) {

@@ -5,10 +5,13 @@
 #include "core.h"
 #include "tensorprobe/tensor.h"
 
-/* A view is good while the tensor lives, is not resized, and the view has not been closed. */
+/* A view is good while the tensor lives, is not resized, and the view has not been closed. While
+ * one of a subclass's tensor is open, nobody's __torch_function__ is called in this thread: views
+ * are closed in the opposite order. */
 typedef struct tensor_view {
     PyObject *tensor;  /* borrowed */
     PyObject *capsule; /* owned; NULL on the fast path */
+    PyObject *guard;   /* owned; the entered context manager, NULL: none was needed */
     const char *why;   /* NULL: data can be read; else why not, static */
     tp_tensor data;    /* shape and strides are borrowed from the tensor */
 } tensor_view;

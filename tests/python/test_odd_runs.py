@@ -348,6 +348,45 @@ def test_a_failed_backward_leaves_no_part_of_a_gradient(tmp_path: Path) -> None:
     assert norms == pytest.approx([float(torch.full((2, 3), 5.0).norm())])
 
 
+def test_a_subclass_does_not_see_what_hooks_ask(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Listening(Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            calls.append(str(func))
+            call: Any = super().__torch_function__
+            return call(func, types, args, kwargs or {})
+
+    def two_inputs(_: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return x * 2 + y
+
+    def heard(watched: bool) -> list[str]:
+        torch.manual_seed(7)
+        inner = Call(two_inputs)
+        model = Call(lambda m, x: m.inner(m.fc(x), x), fc=nn.Linear(3, 3), inner=inner)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session = start(model, optimizer, tmp_path) if watched else None
+        x = torch.randn(2, 3).as_subclass(Listening).requires_grad_()
+        calls.clear()
+        backward(model(x).sum())
+        optimizer.step()
+        found = calls[:]
+        if session is not None:
+            session.close()
+            assert session.counters()["errors"] == 0
+            (step,) = tensorprobe.Journal(session.directory)
+            rows = {(r["row"], r["quantity"]) for r in step.records}
+            assert {("inner.input_1", "actv"), ("inner.input_1", "actv_grad")} < rows
+        return found
+
+    plain = heard(False)
+    assert len(plain) > 3
+    assert heard(True) == plain
+
+
 # ---- names, places, processes ----
 
 
