@@ -83,13 +83,13 @@ static double draw(int kind, double constant)
 
 static void put(uint32_t dtype, uint8_t *at, double x, bool raw)
 {
-    const uint64_t bits = random_bits();
+    const uint64_t bits[2] = {random_bits(), random_bits()}; /* of the largest dtype */
     const float f = (float)x;
     uint32_t f_bits;
     memcpy(&f_bits, &f, sizeof(f_bits));
     uint16_t half = (uint16_t)(f_bits >> 16);
     if (raw) {
-        memcpy(at, &bits, tp_dtype_size(dtype));
+        memcpy(at, bits, tp_dtype_size(dtype));
         return;
     }
     switch (dtype) {
