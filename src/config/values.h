@@ -46,8 +46,8 @@ struct tp_config_field {
     double max;                 /* of integers */
     const char *const *choices; /* of words, NULL behind the last */
     tp_config_nest nest;
-    const tp_config_members *members;
     bool is_switch; /* turns a measurement on */
+    const tp_config_members *members;
     /* Read, but nothing acts on it yet: a value other than the default warns with these words,
      * which say what happens instead. */
     const char *ignored;
