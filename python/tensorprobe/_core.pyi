@@ -103,12 +103,6 @@ class JournalReader:
     def close(self) -> None: ...
 
 def compute_stats(
-    tensor: torch.Tensor,
-    eps: float = 1e-8,
-    isa: str | None = None,
-    *,
-    histogram: tuple[int, float, float] | None = None,
-    exponents: bool = False,
-    hash: bool = False,
+    tensor: torch.Tensor, eps: float = 1e-8, isa: str | None = None
 ) -> dict[str, Any]: ...
 def inert_hook() -> ModuleHook: ...
