@@ -44,6 +44,42 @@ typedef struct tp_stats {
  * touched then. Any thread, no allocation, no lock. */
 TP_API tp_status tp_stats_compute(const tp_tensor *tensor, double eps, tp_stats *out);
 
+/* Bin k counts the elements with 2^(TP_EXPONENT_FIRST + k) <= |x| < twice that; the first and the
+ * last one also count what is smaller and larger. Zeros, NaN and Inf are not counted. */
+#define TP_EXPONENT_FIRST (-160)
+#define TP_EXPONENT_BINS 320
+typedef struct tp_exponents {
+    uint64_t negative[TP_EXPONENT_BINS];
+    uint64_t positive[TP_EXPONENT_BINS];
+} tp_exponents;
+
+#define TP_MAX_BINS (1U << 20)
+
+/* What to compute from the same read beside tp_stats: each output that is not NULL. */
+typedef struct tp_stats_options {
+    double eps; /* as in tp_stats_compute */
+
+    /* bin_count bins of equal width over [low, high], the upper end included: equal to torch.histc
+     * of f64, f32, and smaller floats made f32. Other elements are left out. low < high, both
+     * finite and so in f32; 1 to TP_MAX_BINS bins. */
+    uint64_t *bins;
+    uint32_t bin_count;
+    double low;
+    double high;
+
+    tp_exponents *exponents;
+
+    /* Of the elements' bits in row-major order, whatever the strides, and their number. */
+    uint64_t *hash;
+} tp_stats_options;
+
+/* eps 1e-8; no outputs, but 30 bins over [-1, 1] once bins is set. */
+TP_API void tp_stats_options_defaults(tp_stats_options *options);
+
+/* As tp_stats_compute, with the outputs that the options ask for. */
+TP_API tp_status tp_stats_compute_with(const tp_tensor *tensor, const tp_stats_options *options,
+                                       tp_stats *out);
+
 /* sqrt of the sum of squares; NaN if any element is NaN, else +Inf if any is infinite; 0 if empty.
  */
 TP_API double tp_stats_norm(const tp_stats *stats);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/mem.h"
 #include "core.h"
 #include "stats/kernels.h"
 #include "tensor_access.h"
@@ -44,15 +45,59 @@ static bool has_right_signs(const core_state *state, PyObject *tensor)
     return right;
 }
 
+static PyObject *list_of_counts(const uint64_t *counts, size_t n)
+{
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    for (size_t i = 0; list != NULL && i < n; i++) {
+        PyObject *count = PyLong_FromUnsignedLongLong(counts[i]);
+        if (count == NULL || PyList_SetItem(list, (Py_ssize_t)i, count) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* Adds the outputs that the options asked for to the dict. */
+static bool add_outputs(PyObject *dict, const tp_stats_options *options)
+{
+    PyObject *bins =
+        options->bins != NULL ? list_of_counts(options->bins, options->bin_count) : NULL;
+    bool ok = options->bins == NULL ||
+              (bins != NULL && PyDict_SetItemString(dict, "histogram", bins) == 0);
+    Py_XDECREF(bins);
+    if (ok && options->exponents != NULL) {
+        PyObject *negative = list_of_counts(options->exponents->negative, TP_EXPONENT_BINS);
+        PyObject *positive = list_of_counts(options->exponents->positive, TP_EXPONENT_BINS);
+        ok = negative != NULL && positive != NULL &&
+             PyDict_SetItemString(dict, "exponents_negative", negative) == 0 &&
+             PyDict_SetItemString(dict, "exponents_positive", positive) == 0;
+        Py_XDECREF(negative);
+        Py_XDECREF(positive);
+    }
+    if (ok && options->hash != NULL) {
+        PyObject *hash = PyLong_FromUnsignedLongLong(*options->hash);
+        ok = hash != NULL && PyDict_SetItemString(dict, "content_hash", hash) == 0;
+        Py_XDECREF(hash);
+    }
+    return ok;
+}
+
 static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tensor", "eps", "isa", NULL};
+    static char *names[] = {"tensor", "eps", "isa", "histogram", "exponents", "content_hash", NULL};
     core_state *state = PyModule_GetState(module);
     PyObject *tensor = NULL;
-    double eps = 1e-8;
     const char *isa_name = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|dz:compute_stats", names, &tensor, &eps,
-                                     &isa_name) ||
+    PyObject *histogram = Py_None;
+    int wants_exponents = 0;
+    int wants_hash = 0;
+    tp_exponents exponents;
+    uint64_t hash;
+    tp_stats_options options;
+    tp_stats_options_defaults(&options);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|dz$Opp:compute_stats", names, &tensor,
+                                     &options.eps, &isa_name, &histogram, &wants_exponents,
+                                     &wants_hash) ||
         core_load_torch(state) != 0) {
         return NULL;
     }
@@ -61,12 +106,26 @@ static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwarg
         return PyErr_Format(PyExc_ValueError, "isa is 'scalar', 'avx2' or 'avx512', not '%s'",
                             isa_name);
     }
+    if (histogram != Py_None &&
+        (!PyTuple_Check(histogram) ||
+         !PyArg_ParseTuple(histogram, "Idd;histogram is (bins, low, high)", &options.bin_count,
+                           &options.low, &options.high))) {
+        return PyErr_Occurred() != NULL
+                   ? NULL
+                   : PyErr_Format(PyExc_TypeError, "histogram is (bins, low, high)");
+    }
     tensor_view view;
     if (tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_OTHER ||
         !tensor_view_open_any(state, tensor, &view)) {
         PyErr_SetString(PyExc_TypeError, "compute_stats takes a tensor");
         return NULL;
     }
+    if (histogram != Py_None) {
+        const uint32_t room = options.bin_count <= TP_MAX_BINS ? options.bin_count : 0;
+        options.bins = tp_calloc((size_t)room + 1, sizeof(*options.bins));
+    }
+    options.exponents = wants_exponents ? &exponents : NULL;
+    options.hash = wants_hash ? &hash : NULL;
     tp_stats stats;
     const char *kernel = NULL;
     tp_status status = TP_ERR_UNSUPPORTED;
@@ -74,14 +133,23 @@ static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwarg
         view.why = "its negative bit is set";
     }
     if (view.why == NULL) {
-        status = tp_stats_compute_isa(&view.data, eps, isa, &stats, &kernel);
+        status = histogram != Py_None && options.bins == NULL
+                     ? TP_ERR_NOMEM
+                     : tp_stats_compute_isa(&view.data, &options, isa, &stats, &kernel);
     }
     const char *why = view.why != NULL ? view.why : tp_status_name(status);
     tensor_view_close(&view);
-    if (status != TP_OK) {
-        return PyErr_Format(PyExc_ValueError, "the tensor can't be read: %s", why);
+    PyObject *dict = NULL;
+    if (status == TP_OK) {
+        dict = stats_to_dict(&stats, kernel);
+        if (dict != NULL && !add_outputs(dict, &options)) {
+            Py_CLEAR(dict);
+        }
+    } else {
+        PyErr_Format(PyExc_ValueError, "the tensor can't be read: %s", why);
     }
-    return stats_to_dict(&stats, kernel);
+    tp_free(options.bins);
+    return dict;
 }
 
 static bool add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **place, const char *name)
@@ -257,8 +325,12 @@ static void module_free(void *module)
 
 static PyMethodDef module_methods[] = {
     {"compute_stats", (PyCFunction)(void (*)(void))compute_stats, METH_VARARGS | METH_KEYWORDS,
-     "compute_stats(tensor, eps=1e-08, isa=None)\n--\n\nStatistics of one tensor from one read of "
-     "its memory. isa: 'scalar', 'avx2' or 'avx512'; None is the best."},
+     "compute_stats(tensor, eps=1e-08, isa=None, *, histogram=None, exponents=False, "
+     "content_hash=False)"
+     "\n--\n\nStatistics of one tensor from one read of its memory. isa: 'scalar', 'avx2' or "
+     "'avx512'; None is the best. On request: the histogram of (bins, low, high), equal to "
+     "torch.histc; exponents_negative and exponents_positive, whose element k counts the numbers "
+     "with 2**(k - 160) <= |x| < 2**(k - 159); a hash of the bits that doesn't depend on strides."},
     {"inert_hook", core_inert_hook, METH_NOARGS,
      "inert_hook()\n--\n\nA module hook that does nothing: what a pickled one becomes."},
     {NULL, NULL, 0, NULL},

@@ -103,6 +103,12 @@ class JournalReader:
     def close(self) -> None: ...
 
 def compute_stats(
-    tensor: torch.Tensor, eps: float = 1e-8, isa: str | None = None
+    tensor: torch.Tensor,
+    eps: float = 1e-8,
+    isa: str | None = None,
+    *,
+    histogram: tuple[int, float, float] | None = None,
+    exponents: bool = False,
+    content_hash: bool = False,
 ) -> dict[str, Any]: ...
 def inert_hook() -> ModuleHook: ...

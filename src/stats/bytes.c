@@ -145,9 +145,7 @@ bool tp_bytes_add(const tp_byte_type *type, tp_byte_counts *counts, const void *
     return false;
 }
 
-/* Occurrences of each code; returns how many codes there are. */
-static unsigned count_codes(const tp_byte_type *type, const tp_byte_counts *counts,
-                            uint64_t codes[256])
+unsigned tp_bytes_codes(const tp_byte_type *type, const tp_byte_counts *counts, uint64_t codes[256])
 {
     if (type->per_byte == 1) {
         for (unsigned byte = 0; byte < 256; byte++) {
@@ -168,7 +166,7 @@ void tp_bytes_derive(const tp_byte_type *type, const tp_byte_counts *counts, dou
                      tp_block *seen, tp_part *part, double *abs_max)
 {
     uint64_t codes[256];
-    const unsigned size = count_codes(type, counts, codes);
+    const unsigned size = tp_bytes_codes(type, counts, codes);
     *seen = (tp_block){.min = INFINITY, .max = -INFINITY};
     *part = (tp_part){0};
     for (unsigned code = 0; code < size; code++) {

@@ -34,6 +34,10 @@ typedef struct tp_byte_counts {
 /* True when these bytes hold a larger magnitude than all before them. */
 bool tp_bytes_add(const tp_byte_type *type, tp_byte_counts *counts, const void *data, size_t n);
 
+/* Occurrences of each code; returns how many codes there are: 256 or 16. */
+unsigned tp_bytes_codes(const tp_byte_type *type, const tp_byte_counts *counts,
+                        uint64_t codes[256]);
+
 /* Derives counts and extremes (*seen; its sums are not used), the sums and the largest |x| (-1 when
  * there is none) of everything that was added. */
 void tp_bytes_derive(const tp_byte_type *type, const tp_byte_counts *counts, double eps,

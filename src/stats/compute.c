@@ -2,7 +2,7 @@
 #include <stdbool.h>
 
 #include "base/cpu.h"
-#include "stats/pass.h"
+#include "stats/extras.h"
 #include "tensor/walk.h"
 
 #if defined(__SSE2__)
@@ -43,16 +43,25 @@ static size_t piece_of(const tp_pass *pass, uint64_t left)
     return left < most ? (size_t)left : most;
 }
 
-/* The next n elements as the pass wants them. */
-static const void *next_piece(const tp_pass *pass, tp_walk *walk, size_t n, reading_space *space)
+/* The next n elements as the pass wants them; the hash, if there is one, takes them as they are. */
+static const void *next_piece(const tp_pass *pass, tp_walk *walk, size_t n, reading_space *space,
+                              tp_hash *hash)
 {
     if (pass->convert == NULL) {
-        return tp_walk_next(walk, n, space->gathered);
+        const void *data = tp_walk_next(walk, n, space->gathered);
+        if (hash != NULL) {
+            tp_hash_add(hash, data, n);
+        }
+        return data;
     }
     for (size_t done = 0; done < n;) {
         const size_t most = BUFFER / walk->element;
         const size_t part = n - done < most ? n - done : most;
-        pass->convert(tp_walk_next(walk, part, space->gathered), part, space->converted + done);
+        const void *data = tp_walk_next(walk, part, space->gathered);
+        pass->convert(data, part, space->converted + done);
+        if (hash != NULL) {
+            tp_hash_add(hash, data, part);
+        }
         done += part;
     }
     return space->converted;
@@ -64,29 +73,36 @@ static uint64_t abs_max_index(const tp_pass *pass, tp_walk *walk, const tp_tenso
 {
     tp_walk_seek(walk, from);
     const size_t n = piece_of(pass, walk->left);
-    const size_t element = tp_pass_find(pass, next_piece(pass, walk, n, space), n);
+    const size_t element = tp_pass_find(pass, next_piece(pass, walk, n, space, NULL), n);
     const size_t per = pass->bytes != NULL ? pass->bytes->per_byte : 1;
     return tp_walk_index(walk, tensor, from + element / per) * per + element % per;
 }
 
 /* Not inlined: no arithmetic may move across a change of the environment. */
 __attribute__((noinline)) static void read_tensor(const tp_kernel *kernel, const tp_tensor *tensor,
-                                                  double eps, tp_walk *walk, tp_stats *out)
+                                                  const tp_stats_options *options, tp_walk *walk,
+                                                  tp_stats *out)
 {
     reading_space space;
     tp_pass pass;
-    tp_pass_open(&pass, tensor->dtype, kernel, eps);
+    tp_pass_open(&pass, tensor->dtype, kernel, options->eps);
+    tp_extras extras;
+    tp_extras_open(&extras, options, tensor, walk);
     uint64_t abs_max_from = 0;
     while (walk->left > 0) {
         const uint64_t position = walk->count - walk->left;
         const size_t n = piece_of(&pass, walk->left);
-        const void *data = next_piece(&pass, walk, n, &space);
+        const void *data = next_piece(&pass, walk, n, &space, extras.hashes ? &extras.hash : NULL);
         const bool larger =
             pass.bytes != NULL ? tp_pass_bytes(&pass, data, n) : tp_pass_block(&pass, data, n);
         abs_max_from = larger ? position : abs_max_from;
+        if (pass.bytes == NULL) {
+            tp_extras_block(&extras, tensor->dtype, &pass, data, n);
+        }
     }
     const uint64_t per = pass.bytes != NULL ? pass.bytes->per_byte : 1;
     tp_pass_finish(&pass, walk->count * per, walk->weight, out);
+    tp_extras_finish(&extras, &pass, walk->weight);
     if (pass.abs_max >= 0.0) {
         out->abs_max_index = abs_max_index(&pass, walk, tensor, abs_max_from, &space);
     }
@@ -95,7 +111,8 @@ __attribute__((noinline)) static void read_tensor(const tp_kernel *kernel, const
 /* The results must not depend on what the program has set (torch.set_flush_denormal flushes
  * subnormals to 0), so the pass runs in the default floating-point environment. */
 static void read_in_default_environment(const tp_kernel *kernel, const tp_tensor *tensor,
-                                        double eps, tp_walk *walk, tp_stats *out)
+                                        const tp_stats_options *options, tp_walk *walk,
+                                        tp_stats *out)
 {
 #if defined(__SSE2__)
     const unsigned int status_flags = 0x3f;
@@ -105,7 +122,7 @@ static void read_in_default_environment(const tp_kernel *kernel, const tp_tensor
     if (differs) {
         _mm_setcsr(initial);
     }
-    read_tensor(kernel, tensor, eps, walk, out);
+    read_tensor(kernel, tensor, options, walk, out);
     if (differs) {
         _mm_setcsr(found);
     }
@@ -113,38 +130,47 @@ static void read_in_default_environment(const tp_kernel *kernel, const tp_tensor
     fenv_t found;
     fegetenv(&found);
     fesetenv(FE_DFL_ENV);
-    read_tensor(kernel, tensor, eps, walk, out);
+    read_tensor(kernel, tensor, options, walk, out);
     fesetenv(&found);
 #endif
 }
 
-static tp_status compute(const tp_tensor *tensor, double eps, const tp_kernel *kernel,
-                         tp_stats *out)
+static bool bins_are_valid(const tp_stats_options *options)
 {
+    const float low = (float)options->low;
+    const float high = (float)options->high;
+    return low < high && high - low < INFINITY && options->bin_count >= 1 &&
+           options->bin_count <= TP_MAX_BINS;
+}
+
+static tp_status compute(const tp_tensor *tensor, const tp_stats_options *options, int isa,
+                         tp_stats *out, const char **name)
+{
+    if (tensor == NULL || options == NULL || out == NULL || !(options->eps >= 0.0) ||
+        (options->bins != NULL && !bins_are_valid(options))) {
+        return TP_ERR_ARGUMENT;
+    }
+    const tp_kernel *kernel = kernel_of(isa, tensor->dtype);
     if (kernel == NULL) {
         return TP_ERR_UNSUPPORTED;
     }
     tp_walk walk;
     const tp_status status = tp_walk_open(&walk, tensor);
     if (status == TP_OK) {
-        read_in_default_environment(kernel, tensor, eps, &walk, out);
+        read_in_default_environment(kernel, tensor, options, &walk, out);
+        const tp_byte_type *bytes = name != NULL ? tp_byte_type_of(tensor->dtype) : NULL;
+        if (name != NULL) {
+            *name = bytes != NULL ? bytes->name : kernel->name;
+        }
     }
     return status;
 }
 
-tp_status tp_stats_compute_isa(const tp_tensor *tensor, double eps, int isa, tp_stats *out,
-                               const char **kernel)
+tp_status tp_stats_compute_isa(const tp_tensor *tensor, const tp_stats_options *options, int isa,
+                               tp_stats *out, const char **kernel)
 {
-    if (tensor == NULL || out == NULL || !(eps >= 0.0)) {
-        return TP_ERR_ARGUMENT;
-    }
-    const tp_kernel *chosen = isa <= tp_cpu_isa_supported() ? kernel_of(isa, tensor->dtype) : NULL;
-    const tp_status status = compute(tensor, eps, chosen, out);
-    if (status == TP_OK && kernel != NULL) {
-        const tp_byte_type *bytes = tp_byte_type_of(tensor->dtype);
-        *kernel = bytes != NULL ? bytes->name : chosen->name;
-    }
-    return status;
+    return isa <= tp_cpu_isa_supported() ? compute(tensor, options, isa, out, kernel)
+                                         : TP_ERR_UNSUPPORTED;
 }
 
 /* The best that both this build and tp_cpu_isa allow. */
@@ -162,12 +188,21 @@ const char *tp_stats_isa(void)
     return tp_cpu_isa_name(isa_in_use());
 }
 
+void tp_stats_options_defaults(tp_stats_options *options)
+{
+    *options = (tp_stats_options){.eps = 1e-8, .bin_count = 30, .low = -1.0, .high = 1.0};
+}
+
 tp_status tp_stats_compute(const tp_tensor *tensor, double eps, tp_stats *out)
 {
-    if (tensor == NULL || out == NULL || !(eps >= 0.0)) {
-        return TP_ERR_ARGUMENT;
-    }
-    return compute(tensor, eps, kernel_of(isa_in_use(), tensor->dtype), out);
+    const tp_stats_options options = {.eps = eps};
+    return compute(tensor, &options, isa_in_use(), out, NULL);
+}
+
+tp_status tp_stats_compute_with(const tp_tensor *tensor, const tp_stats_options *options,
+                                tp_stats *out)
+{
+    return compute(tensor, options, isa_in_use(), out, NULL);
 }
 
 double tp_stats_norm(const tp_stats *stats)

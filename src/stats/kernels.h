@@ -63,10 +63,10 @@ const tp_kernel *tp_kernel_scalar(uint32_t dtype);
 const tp_kernel *tp_kernel_avx2(uint32_t dtype);
 const tp_kernel *tp_kernel_avx512(uint32_t dtype);
 
-/* As tp_stats_compute, with the kernels of one instruction set (TP_ISA_… of base/cpu.h).
+/* As tp_stats_compute_with, with the kernels of one instruction set (TP_ISA_… of base/cpu.h).
  * *kernel names the one that really ran, as in "f32_avx2". TP_ERR_UNSUPPORTED when this CPU or this
  * build lacks it. */
-tp_status tp_stats_compute_isa(const tp_tensor *tensor, double eps, int isa, tp_stats *out,
-                               const char **kernel);
+tp_status tp_stats_compute_isa(const tp_tensor *tensor, const tp_stats_options *options, int isa,
+                               tp_stats *out, const char **kernel);
 
 #endif

@@ -447,3 +447,108 @@ def test_the_other_dtypes_in_any_layout(dtype: torch.dtype) -> None:
             np.testing.assert_allclose(found[field], right[field], rtol=1e-7, err_msg=layout)
         error = 1e-7 * max(1.0, right["sum_abs"])
         assert found["sum"] == pytest.approx(right["sum"], rel=0, abs=error)
+
+
+def histogram_of(tensor: Tensor, bins: int, low: float, high: float) -> list[int]:
+    return list(_core.compute_stats(tensor, histogram=(bins, low, high))["histogram"])
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, *FLOAT8])
+@pytest.mark.parametrize(
+    "arguments", [(30, -1.0, 1.0), (7, -0.3, 2.7), (1000, -1e-3, 1e-3), (1, 0.0, 3.0)]
+)
+def test_histogram_is_that_of_torch(
+    arguments: tuple[int, float, float], dtype: torch.dtype
+) -> None:
+    bins, low, high = arguments
+    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
+    values = torch.cat([normal(20_000), edges, edges.float().double(), edges.nextafter(edges + 1)])
+    x = values.to(dtype)
+    reference = x if dtype in (torch.float64, torch.float32) else x.float()
+    if dtype not in FLOAT8[2:]:  # histc counts no NaN, and here its own range would be NaN
+        x[0], x[1], x[2] = NAN, INF, -INF
+        reference = x if dtype in (torch.float64, torch.float32) else x.float()
+    right = torch.histc(reference[reference.isfinite()], bins, low, high)
+    assert histogram_of(x, *arguments) == right.long().tolist()
+    part = x[:20_000].view(100, 200).t()[3:, ::2]
+    whole = part.to(reference.dtype)
+    right = torch.histc(whole[whole.isfinite()], bins, low, high)
+    assert histogram_of(part, *arguments) == right.long().tolist()
+    right = torch.histc(reference[2:3][reference[2:3].isfinite()], bins, low, high) * 12
+    assert histogram_of(x[2:3].expand(12, 1), *arguments) == right.long().tolist()
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0, 0, 1), (3, 1, 1), (3, NAN, 1), (3, -1, INF), (2**21, 0, 1)]
+)
+def test_histogram_refuses(arguments: tuple[int, float, float]) -> None:
+    with pytest.raises(ValueError, match="ARGUMENT"):
+        histogram_of(torch.ones(3), *arguments)
+    with pytest.raises(TypeError):
+        _core.compute_stats(torch.ones(3), histogram=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, *FLOAT8, torch.int32, torch.complex64])
+def test_exponents(dtype: torch.dtype) -> None:
+    if dtype.itemsize == 1:
+        x = torch.arange(256, dtype=torch.uint8).repeat(3).view(dtype)
+    elif dtype.is_floating_point:
+        generator = torch.Generator().manual_seed(SEED)
+        raw = torch.randint(0, 256, (40_000,), dtype=torch.uint8, generator=generator)
+        x = raw.view(dtype)
+    else:
+        x = (normal(5000) * 1000).to(dtype)
+    wide = (x.abs() if dtype.is_complex else x).double().numpy()
+    wide = wide[np.isfinite(wide) & (wide != 0)]
+    bins = np.clip(np.frexp(wide)[1] - 1 + 160, 0, 319)
+    found = _core.compute_stats(x, exponents=True)
+    assert found["exponents_negative"] == np.bincount(bins[wide < 0], minlength=320).tolist()
+    assert found["exponents_positive"] == np.bincount(bins[wide > 0], minlength=320).tolist()
+
+
+def slow_hash(tensor: Tensor) -> int:
+    """As docs/statistics.md says, with Python's integers."""
+    prime, r, mask = 2**61 - 1, 0x0F58C6CD7A2C3E95, 2**64 - 1
+    width = min(4, tensor.element_size())
+    raw = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    total, power = 0, 1
+    for i in range(0, len(raw), width):
+        total += int.from_bytes(raw[i : i + width], "little") * power
+        power = power * r % prime
+    z = (total % prime + tensor.numel() * 0x9E3779B97F4A7C15) & mask
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+    return z ^ z >> 31
+
+
+def hash_of(tensor: Tensor) -> int:
+    return int(_core.compute_stats(tensor, content_hash=True)["content_hash"])
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float8_e4m3fn, torch.int64, torch.complex128])
+def test_hash_does_not_depend_on_strides(dtype: torch.dtype) -> None:
+    seen = set()
+    for layout, make in LAYOUTS.items():
+        tensor = make()
+        storage = torch.tensor(tensor.untyped_storage(), dtype=torch.uint8).view(torch.float64)
+        other = torch.as_strided(
+            storage.to(dtype), tensor.shape, tensor.stride(), tensor.storage_offset()
+        )
+        found = hash_of(other)
+        assert found == slow_hash(other), layout
+        assert found == hash_of(other.contiguous()), layout
+        seen.add(found)
+    assert len(seen) == len(LAYOUTS) - 1  # two are empty
+
+
+def test_hash_sees_every_bit() -> None:
+    x = normal(4999).float()
+    right = hash_of(x)
+    raw = x.view(torch.int32)
+    for place, bit in [(0, 0), (63, 31), (64, 5), (2500, 22), (4096, 31), (4998, 0)]:
+        raw[place] ^= 1 << bit if bit < 31 else -(2**31)
+        assert hash_of(x) != right
+        raw[place] ^= 1 << bit if bit < 31 else -(2**31)
+    assert hash_of(x) == right
+    assert hash_of(x.flip(0)) != right
+    assert len({hash_of(torch.zeros(n)) for n in range(70)}) == 70

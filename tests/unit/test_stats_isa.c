@@ -243,6 +243,7 @@ static void same_bytes_on_every_isa(void **unused)
         fill(dtype, data, touched);
         tensor.data = data + start * (int64_t)size;
         const double eps = bounds[below(sizeof(bounds) / sizeof(bounds[0]))];
+        const tp_stats_options options = {.eps = eps};
 
         tp_stats expected;
         memset(&expected, 0, sizeof(expected));
@@ -250,7 +251,7 @@ static void same_bytes_on_every_isa(void **unused)
             tp_stats found;
             const char *kernel = "";
             memset(&found, 0xff, sizeof(found));
-            assert_int_equal(tp_stats_compute_isa(&tensor, eps, isa, &found, &kernel), TP_OK);
+            assert_int_equal(tp_stats_compute_isa(&tensor, &options, isa, &found, &kernel), TP_OK);
             kernel_is(kernel, dtype, isa);
             if (isa == TP_ISA_SCALAR) {
                 expected = found;
@@ -284,15 +285,16 @@ static void environment_is_kept_out(void **unused)
             put(dtype, data + i * tp_dtype_size(dtype), draw(i % 2 ? SMALL_SET : NORMAL, 0), false);
         }
         const tp_tensor tensor = {data, shape, NULL, dtype, 1};
+        const tp_stats_options options = {.eps = 1e-40};
         for (int isa = TP_ISA_SCALAR; isa <= tp_cpu_isa_supported(); isa++) {
             tp_stats expected;
-            assert_int_equal(tp_stats_compute_isa(&tensor, 1e-40, isa, &expected, NULL), TP_OK);
+            assert_int_equal(tp_stats_compute_isa(&tensor, &options, isa, &expected, NULL), TP_OK);
             assert_true(expected.subnormal > 0);
             for (size_t e = 0; e < sizeof(environments) / sizeof(environments[0]); e++) {
                 tp_stats found;
                 const unsigned int before = _mm_getcsr();
                 _mm_setcsr(0x1f80 | environments[e]);
-                const tp_status status = tp_stats_compute_isa(&tensor, 1e-40, isa, &found, NULL);
+                const tp_status status = tp_stats_compute_isa(&tensor, &options, isa, &found, NULL);
                 const unsigned int after = _mm_getcsr();
                 _mm_setcsr(before);
                 assert_int_equal(status, TP_OK);

@@ -1,0 +1,25 @@
+/* What is collected on request beside the statistics, from the same read. */
+#ifndef TP_STATS_EXTRAS_H
+#define TP_STATS_EXTRAS_H
+
+#include "stats/hash.h"
+#include "stats/pass.h"
+
+typedef struct tp_extras {
+    const tp_stats_options *options;
+    bool hashes;
+    tp_hash hash;
+} tp_extras;
+
+/* Sets the outputs to 0. */
+void tp_extras_open(tp_extras *extras, const tp_stats_options *options, const tp_tensor *tensor,
+                    const tp_walk *walk);
+
+/* A block that the pass has taken: as the kernel saw it. */
+void tp_extras_block(tp_extras *extras, uint32_t dtype, const tp_pass *pass, const void *data,
+                     size_t n);
+
+/* Once, at the end: what follows from the counted bytes, and the weight. */
+void tp_extras_finish(tp_extras *extras, const tp_pass *pass, uint64_t weight);
+
+#endif
