@@ -57,13 +57,15 @@ TP_API tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *opt
 TP_API tp_status tp_monitor_key(tp_monitor *monitor, const tp_key *key, uint32_t *id);
 
 /* Computes the statistics of *tensor and records them under the key. Any thread; allocates nothing
- * in the steady state and does no I/O. */
+ * in the steady state and does no I/O. Records nothing on a step or rank that the configuration
+ * leaves out (start_step, step_interval, collect_times, module_ranks). */
 TP_API tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor *tensor,
                                     uint32_t micro_step);
 
 /* Ends the step: hands its records to the writer. Waits at most wait_ms (configuration, default
  * 1000) until the step before is in the journal and the writer is within its byte budget; a step
- * that finds no room after that becomes a recorded gap. One thread at a time. */
+ * that finds no room after that becomes a recorded gap; one that is left out leaves no trace. One
+ * thread at a time. */
 TP_API tp_status tp_monitor_step(tp_monitor *monitor);
 
 /* Copies the counters. Any thread. */

@@ -323,23 +323,13 @@ bool monitor_add_chunk(monitor_object *monitor, long vpp_stage)
     return true;
 }
 
-/* Is the open step one of those that the configuration wants? */
-static void choose_step(monitor_object *monitor)
-{
-    const tp_config *config = monitor->config;
-    monitor->collecting = monitor->step >= config->start_step &&
-                          (monitor->step - config->start_step) % config->step_interval == 0 &&
-                          monitor->collected < config->collect_times;
-}
-
 bool monitor_start_at(monitor_object *monitor, uint64_t step)
 {
     if (tp_monitor_renumber(monitor->monitor, step) != TP_OK) {
         PyErr_SetString(PyExc_RuntimeError, "something has been recorded in this step already");
         return false;
     }
-    monitor->step = step;
-    choose_step(monitor);
+    monitor->collecting = tp_monitor_is_collecting(monitor->monitor);
     return true;
 }
 
@@ -360,20 +350,14 @@ bool monitor_boundary(monitor_object *monitor)
     tp_monitor_set_micro_steps(monitor->monitor, take_micro_steps(monitor));
     monitor->forward++;
     tp_status status = TP_OK;
-    if (monitor->collecting) {
-        monitor->users++;
-        Py_BEGIN_ALLOW_THREADS;
-        status = tp_monitor_step(monitor->monitor);
-        Py_END_ALLOW_THREADS;
-        monitor->users--;
-        monitor->collected++;
-    } else {
-        status = tp_monitor_skip_step(monitor->monitor);
-    }
-    monitor->step++;
+    monitor->users++;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tp_monitor_step(monitor->monitor);
+    Py_END_ALLOW_THREADS;
+    monitor->users--;
     if (monitor_is_active(monitor)) {
-        choose_step(monitor);
-        if (monitor->collected >= monitor->config->collect_times) {
+        monitor->collecting = tp_monitor_is_collecting(monitor->monitor);
+        if (tp_monitor_is_done(monitor->monitor)) {
             remove_handles(monitor->collector_handles);
         }
     }

@@ -84,10 +84,7 @@ static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *opti
     self->config = tp_monitor_config(self->monitor);
     memcpy(self->ops, self->config->ops, sizeof(self->ops));
     self->op_count = self->config->op_count;
-    if (!monitor_start_at(self, 0)) {
-        Py_DECREF((PyObject *)self);
-        return NULL;
-    }
+    self->collecting = tp_monitor_is_collecting(self->monitor);
     return (PyObject *)self;
 }
 
@@ -281,6 +278,10 @@ static PyObject *monitor_observe(PyObject *object, PyObject *args, PyObject *kwa
         !tensor_view_open(self->state, tensor, &view)) {
         PyErr_SetString(PyExc_TypeError, "observe takes a floating-point tensor");
         return NULL;
+    }
+    if (!self->collecting) {
+        tensor_view_close(&view);
+        Py_RETURN_NONE;
     }
     const uint64_t begin = tp_clock_monotonic();
     reading values;

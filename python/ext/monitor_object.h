@@ -60,8 +60,6 @@ typedef struct monitor_object {
     uint64_t unreadable;      /* tensors that could not be read */
     PyObject *warned_reasons; /* set of strings */
 
-    uint64_t step;               /* number of the open step */
-    uint64_t collected;          /* steps that have been collected */
     bool collecting;             /* the open step is collected; else hooks return at once */
     PyObject *collector_handles; /* list: handles of hooks that the last collected step ends */
     uint32_t ops[TP_OP_COUNT];   /* what the metrics show */

@@ -13,6 +13,13 @@
 /* False after close has begun and in a forked child: hooks then return at once. One load. */
 bool tp_monitor_is_active(const tp_monitor *monitor);
 
+/* Does the configuration want the open step (start_step, step_interval, collect_times and
+ * module_ranks)? Else a frontend records nothing, and the step's end makes no batch of it. */
+bool tp_monitor_is_collecting(const tp_monitor *monitor);
+
+/* No step from now on will be wanted: collect_times of them have been, or it isn't this rank. */
+bool tp_monitor_is_done(const tp_monitor *monitor);
+
 /* A slot of the open step, as tp_step_reserve gives it, and that step, for tp_step_fill. Any
  * thread, also while another one ends the step: the slot then belongs to the step before or after.
  * NULL: no memory, or a forked child. */
@@ -30,10 +37,6 @@ void tp_monitor_count_error(tp_monitor *monitor);
 /* Numbers the open step and with it those that follow. TP_ERR_STATE when something has been
  * recorded in it already. Not beside calls that record. */
 tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step);
-
-/* Ends a step that is not collected: no batch is made of it, unless something has been recorded in
- * it all the same. Not beside calls that record. */
-tp_status tp_monitor_skip_step(tp_monitor *monitor);
 
 /* What the open step has so far, as tp_step_view shows it; valid until the next view and the end of
  * the step. TP_ERR_STATE: there is no open step. TP_ERR_NOMEM. */

@@ -18,6 +18,8 @@ struct tp_monitor {
     pthread_mutex_t step_lock; /* held while a slot is reserved, and while steps change places */
     tp_step *step;             /* the open one; NULL: there was no memory for it */
     uint64_t step_number;
+    uint64_t collected;     /* steps that have been recorded, as the configuration counts them */
+    atomic_bool collecting; /* the open step is one that the configuration wants */
     tp_run_info run;
     int32_t pp_stage;
     uint32_t micro_steps;
@@ -115,6 +117,25 @@ static void free_monitor(tp_monitor *monitor)
     tp_free(monitor);
 }
 
+static bool is_watched_rank(const tp_monitor *monitor)
+{
+    const tp_config *config = &monitor->config;
+    for (uint32_t i = 0; i < config->module_rank_count; i++) {
+        if (config->module_ranks[i] == monitor->run.rank) {
+            return true;
+        }
+    }
+    return config->module_rank_count == 0;
+}
+
+static bool is_wanted_step(const tp_monitor *monitor)
+{
+    const tp_config *config = &monitor->config;
+    return monitor->step_number >= config->start_step &&
+           (monitor->step_number - config->start_step) % config->step_interval == 0 &&
+           !tp_monitor_is_done(monitor);
+}
+
 /* A step to be filled next: the given one, or a new one. NULL without memory. */
 static tp_step *begin_step(tp_monitor *monitor, tp_step *step)
 {
@@ -122,6 +143,7 @@ static tp_step *begin_step(tp_monitor *monitor, tp_step *step)
         return NULL;
     }
     tp_step_begin(step, monitor->step_number);
+    atomic_store(&monitor->collecting, is_wanted_step(monitor));
     tp_batch *header = tp_step_header(step);
     header->rank = monitor->run.rank;
     header->attempt = monitor->run.attempt;
@@ -196,6 +218,16 @@ tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, tp_step **step)
     return slot;
 }
 
+bool tp_monitor_is_collecting(const tp_monitor *monitor)
+{
+    return atomic_load_explicit(&monitor->collecting, memory_order_relaxed);
+}
+
+bool tp_monitor_is_done(const tp_monitor *monitor)
+{
+    return monitor->collected >= monitor->config.collect_times || !is_watched_rank(monitor);
+}
+
 tp_registry *tp_monitor_registry(tp_monitor *monitor)
 {
     return monitor->registry;
@@ -256,6 +288,9 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
     if (!tp_monitor_is_active(monitor)) {
         return TP_ERR_STATE;
     }
+    if (!tp_monitor_is_collecting(monitor)) {
+        return TP_OK;
+    }
     const uint64_t start = tp_clock_monotonic();
     tp_status status = tp_stats_compute(tensor, monitor->config.eps, &stats);
     if (status == TP_OK) {
@@ -296,6 +331,7 @@ static tp_step *exchange_step(tp_monitor *monitor, tp_step *next)
 static tp_status end_step(tp_monitor *monitor, uint32_t flags)
 {
     uint64_t waited_ns;
+    monitor->collected += atomic_load(&monitor->collecting);
     monitor->step_number++;
     tp_step *next = begin_step(monitor, tp_writer_take_spare(monitor->writer));
     tp_step *step = exchange_step(monitor, next);
@@ -311,14 +347,6 @@ static tp_status end_step(tp_monitor *monitor, uint32_t flags)
     }
     tp_step_header(next)->wait_ns = waited_ns;
     return TP_OK;
-}
-
-tp_status tp_monitor_step(tp_monitor *monitor)
-{
-    if (monitor == NULL) {
-        return TP_ERR_ARGUMENT;
-    }
-    return tp_monitor_is_active(monitor) ? end_step(monitor, 0) : TP_ERR_STATE;
 }
 
 tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step)
@@ -337,11 +365,18 @@ tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step)
     return status;
 }
 
-tp_status tp_monitor_skip_step(tp_monitor *monitor)
+tp_status tp_monitor_step(tp_monitor *monitor)
 {
-    tp_status status = tp_monitor_renumber(monitor, monitor->step_number + 1);
-    if (status != TP_OK) {
-        return tp_monitor_step(monitor);
+    if (monitor == NULL) {
+        return TP_ERR_ARGUMENT;
+    }
+    if (!tp_monitor_is_active(monitor)) {
+        return TP_ERR_STATE;
+    }
+    /* What another thread recorded while the step before ended is kept, wanted or not. */
+    if (tp_monitor_is_collecting(monitor) ||
+        tp_monitor_renumber(monitor, monitor->step_number + 1) != TP_OK) {
+        return end_step(monitor, 0);
     }
     monitor->micro_steps = 0;
     atomic_fetch_add(&monitor->skipped, 1);
