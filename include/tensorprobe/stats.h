@@ -80,6 +80,30 @@ TP_API void tp_stats_options_defaults(tp_stats_options *options);
 TP_API tp_status tp_stats_compute_with(const tp_tensor *tensor, const tp_stats_options *options,
                                        tp_stats *out);
 
+/* Adds the statistics of another tensor, computed with the same eps, as if its elements followed.
+ * Counts, extremes and the index are exact; to the errors of the parts' sums it adds one rounding
+ * (docs/statistics.md). Start from the first part, or from one with count 0. */
+TP_API void tp_stats_merge(tp_stats *into, const tp_stats *part);
+
+/* The statistics of a tensor that comes in pieces. The result has the same bits as one call for the
+ * contiguous tensor that holds the elements of all pieces, one after the other, each in the order
+ * of its traversal, and those of an expanded piece as often as they repeat. A stream belongs to one
+ * thread at a time. */
+typedef struct tp_stats_stream tp_stats_stream;
+
+/* TP_ERR_ARGUMENT, TP_ERR_UNSUPPORTED, TP_ERR_NOMEM; *stream is NULL then. */
+TP_API tp_status tp_stats_stream_open(tp_stats_stream **stream, uint32_t dtype, double eps);
+
+/* Reads a piece of the stream's dtype; nothing of it is kept. Doesn't allocate. Errors as those of
+ * tp_stats_compute; the stream is as it was then. */
+TP_API tp_status tp_stats_stream_add(tp_stats_stream *stream, const tp_tensor *piece);
+
+/* The statistics of all pieces so far; more may follow. */
+TP_API void tp_stats_stream_result(const tp_stats_stream *stream, tp_stats *out);
+
+/* NULL is fine. */
+TP_API void tp_stats_stream_close(tp_stats_stream *stream);
+
 /* sqrt of the sum of squares; NaN if any element is NaN, else +Inf if any is infinite; 0 if empty.
  */
 TP_API double tp_stats_norm(const tp_stats *stats);

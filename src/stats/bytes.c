@@ -104,37 +104,46 @@ const tp_byte_type *tp_byte_type_of(uint32_t dtype)
     return types[dtype].per_byte > 0 ? &types[dtype] : NULL;
 }
 
-static uint64_t occurrences(const tp_byte_counts *counts, unsigned byte)
+/* Several tables, so that a run of equal bytes doesn't wait for its own additions. */
+#define TABLES 8
+#define WORTH_TABLES 1024 /* bytes; fewer are counted sooner than the tables are cleared */
+
+static void count_many(uint64_t of[256], const uint8_t *from, size_t n)
 {
-    uint64_t n = 0;
-    for (int k = 0; k < TP_BYTE_TABLES; k++) {
-        n += counts->table[k][byte];
+    uint32_t table[TABLES][256] = {{0}};
+    for (size_t i = 0; i + TABLES <= n; i += TABLES) {
+        uint64_t eight;
+        memcpy(&eight, from + i, sizeof(eight));
+        table[0][eight & 0xff]++;
+        table[1][eight >> 8 & 0xff]++;
+        table[2][eight >> 16 & 0xff]++;
+        table[3][eight >> 24 & 0xff]++;
+        table[4][eight >> 32 & 0xff]++;
+        table[5][eight >> 40 & 0xff]++;
+        table[6][eight >> 48 & 0xff]++;
+        table[7][eight >> 56]++;
     }
-    return n;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        for (int k = 0; k < TABLES; k++) {
+            of[byte] += table[k][byte];
+        }
+    }
 }
 
 bool tp_bytes_add(const tp_byte_type *type, tp_byte_counts *counts, const void *data, size_t n)
 {
     const uint8_t *from = data;
     size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, from + i, sizeof(eight));
-        counts->table[0][eight & 0xff]++;
-        counts->table[1][eight >> 8 & 0xff]++;
-        counts->table[2][eight >> 16 & 0xff]++;
-        counts->table[3][eight >> 24 & 0xff]++;
-        counts->table[4][eight >> 32 & 0xff]++;
-        counts->table[5][eight >> 40 & 0xff]++;
-        counts->table[6][eight >> 48 & 0xff]++;
-        counts->table[7][eight >> 56]++;
+    if (n >= WORTH_TABLES) {
+        count_many(counts->of, from, n);
+        i = n - n % TABLES;
     }
     for (; i < n; i++) {
-        counts->table[0][from[i]]++;
+        counts->of[from[i]]++;
     }
     const unsigned ranks = counts->best < type->ranks ? counts->best : type->ranks;
     for (unsigned rank = 0; rank < ranks; rank++) {
-        if (occurrences(counts, type->falling[rank]) > 0) {
+        if (counts->of[type->falling[rank]] > 0) {
             const bool larger =
                 counts->best == 256 ||
                 type->magnitude[type->falling[rank]] > type->magnitude[type->falling[counts->best]];
@@ -148,14 +157,12 @@ bool tp_bytes_add(const tp_byte_type *type, tp_byte_counts *counts, const void *
 unsigned tp_bytes_codes(const tp_byte_type *type, const tp_byte_counts *counts, uint64_t codes[256])
 {
     if (type->per_byte == 1) {
-        for (unsigned byte = 0; byte < 256; byte++) {
-            codes[byte] = occurrences(counts, byte);
-        }
+        memcpy(codes, counts->of, sizeof(counts->of));
         return 256;
     }
     memset(codes, 0, 16 * sizeof(*codes));
     for (unsigned byte = 0; byte < 256; byte++) {
-        const uint64_t n = occurrences(counts, byte);
+        const uint64_t n = counts->of[byte];
         codes[byte & 0xf] += n;
         codes[byte >> 4] += n;
     }

@@ -23,15 +23,13 @@ typedef struct tp_byte_type {
 /* NULL when elements of this dtype are larger than a byte. Static. Any thread. */
 const tp_byte_type *tp_byte_type_of(uint32_t dtype);
 
-/* Occurrences of each byte, spread over eight tables so that a run of equal bytes doesn't wait for
- * its own additions. Start with zeros and with best = 256. */
-#define TP_BYTE_TABLES 8
+/* Occurrences of each byte. Start with zeros and with best = 256. */
 typedef struct tp_byte_counts {
-    uint64_t table[TP_BYTE_TABLES][256];
+    uint64_t of[256];
     unsigned best; /* index in `falling` of the largest magnitude so far */
 } tp_byte_counts;
 
-/* True when these bytes hold a larger magnitude than all before them. */
+/* n below 2^32. True when these bytes hold a larger magnitude than all before them. */
 bool tp_bytes_add(const tp_byte_type *type, tp_byte_counts *counts, const void *data, size_t n);
 
 /* Occurrences of each code; returns how many codes there are: 256 or 16. */

@@ -8,7 +8,7 @@ __extension__ typedef unsigned __int128 uint128;
 #define PRIME ((UINT64_C(1) << 61) - 1)
 #define R UINT64_C(0x0f58c6cd7a2c3e95)
 
-/* x below 2^121 */
+/* x below 2^122 */
 static uint64_t reduce(uint128 x)
 {
     const uint64_t once = (uint64_t)(x & PRIME) + (uint64_t)(x >> 61);
@@ -16,7 +16,7 @@ static uint64_t reduce(uint128 x)
     return twice >= PRIME ? twice - PRIME : twice;
 }
 
-/* Both below 2^60.5 or PRIME: the product stays below 2^122, whose quotient by 2^61 fits. */
+/* Both below 2^61. */
 static uint64_t times(uint64_t a, uint64_t b)
 {
     return reduce((uint128)a * b);

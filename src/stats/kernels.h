@@ -63,6 +63,10 @@ const tp_kernel *tp_kernel_scalar(uint32_t dtype);
 const tp_kernel *tp_kernel_avx2(uint32_t dtype);
 const tp_kernel *tp_kernel_avx512(uint32_t dtype);
 
+/* The best one for this dtype: its own, or that of f64 where elements are converted or counted;
+ * NULL for an unknown dtype. */
+const tp_kernel *tp_kernel_of(uint32_t dtype);
+
 /* As tp_stats_compute_with, with the kernels of one instruction set (TP_ISA_… of base/cpu.h).
  * *kernel names the one that really ran, as in "f32_avx2". TP_ERR_UNSUPPORTED when this CPU or this
  * build lacks it. */

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "tensorprobe/stats.h"
+
 /* Nothing but zeros, or nothing at all: fits any exponent. */
 static bool is_zero(const tp_part *part)
 {
@@ -23,7 +25,7 @@ static void rescale(tp_part *part, int64_t exp)
 
 /* The squared deviations add up by the pairwise formula of Chan, Golub and LeVeque, "Updating
  * formulae and a pairwise algorithm for computing sample variances", 1979. */
-static tp_part merge(tp_part a, tp_part b)
+tp_part tp_part_merge(tp_part a, tp_part b)
 {
     if (b.n == 0) {
         return a;
@@ -55,7 +57,7 @@ void tp_tree_add(tp_tree *tree, const tp_part *block)
     tp_part carry = *block;
     int level = 0;
     for (; (tree->blocks >> level & 1) != 0; level++) {
-        carry = merge(tree->level[level], carry);
+        carry = tp_part_merge(tree->level[level], carry);
     }
     tree->level[level] = carry;
     tree->blocks++;
@@ -66,8 +68,69 @@ tp_part tp_tree_total(const tp_tree *tree)
     tp_part total = {0};
     for (int level = 0; tree->blocks >> level != 0; level++) {
         if ((tree->blocks >> level & 1) != 0) {
-            total = merge(tree->level[level], total);
+            total = tp_part_merge(tree->level[level], total);
         }
     }
     return total;
+}
+
+static uint64_t finite_of(const tp_stats *stats)
+{
+    return stats->count - stats->nan - stats->pos_inf - stats->neg_inf;
+}
+
+static tp_part part_of(const tp_stats *stats)
+{
+    const int down = (int)-stats->sq_exp;
+    return (tp_part){
+        .n = finite_of(stats),
+        .sum = ldexp(stats->sum, down),
+        .sum_abs = ldexp(stats->sum_abs, down),
+        .sum_sq = stats->sum_sq,
+        .m2 = stats->m2,
+        .exp = stats->sq_exp,
+    };
+}
+
+/* NaN when either is; fmin would choose the number. */
+static double smaller(double a, double b)
+{
+    return a < b || a != a ? a : b;
+}
+
+static double larger(double a, double b)
+{
+    return a > b || a != a ? a : b;
+}
+
+void tp_stats_merge(tp_stats *into, const tp_stats *part)
+{
+    if (part->count == 0) {
+        return;
+    }
+    if (into->count == 0) {
+        *into = *part;
+        return;
+    }
+    const tp_part total = tp_part_merge(part_of(into), part_of(part));
+    if (part->abs_max > into->abs_max || into->abs_max_index == TP_NO_INDEX) {
+        into->abs_max = part->abs_max;
+        into->abs_max_index =
+            part->abs_max_index == TP_NO_INDEX ? TP_NO_INDEX : into->count + part->abs_max_index;
+    }
+    into->min = smaller(into->min, part->min);
+    into->max = larger(into->max, part->max);
+    into->finite_min = fmin(into->finite_min, part->finite_min);
+    into->finite_max = fmax(into->finite_max, part->finite_max);
+    into->count += part->count;
+    into->nan += part->nan;
+    into->pos_inf += part->pos_inf;
+    into->neg_inf += part->neg_inf;
+    into->zeros += part->zeros;
+    into->subnormal += part->subnormal;
+    into->sum = ldexp(total.sum, (int)total.exp);
+    into->sum_abs = ldexp(total.sum_abs, (int)total.exp);
+    into->sum_sq = total.sum_sq;
+    into->m2 = into->finite_min == into->finite_max ? 0.0 : total.m2;
+    into->sq_exp = total.exp;
 }

@@ -14,6 +14,8 @@ typedef struct tp_part {
     int64_t exp;
 } tp_part;
 
+tp_part tp_part_merge(tp_part a, tp_part b);
+
 /* Levels of the tree: a tensor has less than 2^63 elements, 2^51 blocks. */
 #define TP_TREE_LEVELS 52
 

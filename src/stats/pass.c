@@ -54,7 +54,7 @@ static bool is_extreme(double half)
     return half > LARGEST_HALF || (half < SMALLEST_HALF && half > 0.0);
 }
 
-bool tp_pass_block(tp_pass *pass, const void *data, size_t n)
+static bool add_block(tp_pass *pass, const void *data, size_t n)
 {
     const tp_kernel *kernel = pass->kernel;
     tp_block block;
@@ -102,9 +102,36 @@ bool tp_pass_block(tp_pass *pass, const void *data, size_t n)
     return larger;
 }
 
-bool tp_pass_bytes(tp_pass *pass, const void *data, size_t n)
+bool tp_pass_add(tp_pass *pass, const void *data, size_t n)
 {
-    return tp_bytes_add(pass->bytes, &pass->counts, data, n);
+    return pass->bytes != NULL ? tp_bytes_add(pass->bytes, &pass->counts, data, n)
+                               : add_block(pass, data, n);
+}
+
+size_t tp_pass_piece(const tp_pass *pass, uint64_t left)
+{
+    const size_t most = pass->bytes != NULL ? TP_PASS_BUFFER : TP_BLOCK;
+    return left < most ? (size_t)left : most;
+}
+
+const void *tp_pass_next(const tp_pass *pass, tp_walk *walk, size_t n, tp_pass_space *space,
+                         tp_hash *hash)
+{
+    /* A complex128 is larger than what it is converted to. */
+    const size_t most = pass->convert != NULL ? TP_PASS_BUFFER / walk->element : n;
+    const void *data = NULL;
+    for (size_t done = 0; done < n;) {
+        const size_t part = n - done < most ? n - done : most;
+        data = tp_walk_next(walk, part, space->gathered);
+        if (hash != NULL) {
+            tp_hash_add(hash, data, part);
+        }
+        if (pass->convert != NULL) {
+            pass->convert(data, part, space->converted + done);
+        }
+        done += part;
+    }
+    return pass->convert != NULL ? space->converted : data;
 }
 
 size_t tp_pass_find(const tp_pass *pass, const void *data, size_t n)
@@ -134,7 +161,7 @@ void tp_pass_finish(tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *ou
     const double times = (double)weight;
     const double quiet_nan = (double)NAN;
     *out = (tp_stats){
-        .count = count * weight,
+        .count = count * pass->per * weight,
         .nan = seen->nan * weight,
         .pos_inf = seen->pos_inf * weight,
         .neg_inf = seen->neg_inf * weight,
@@ -183,6 +210,7 @@ static tp_bounds bounds_of(uint32_t dtype, double eps)
 void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps)
 {
     pass->bytes = tp_byte_type_of(dtype);
+    pass->per = pass->bytes != NULL ? pass->bytes->per_byte : 1;
     pass->convert = tp_convert_of(dtype);
     pass->kernel = kernel;
     pass->bounds = bounds_of(dtype, eps);

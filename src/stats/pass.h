@@ -6,6 +6,7 @@
 
 #include "stats/bytes.h"
 #include "stats/convert.h"
+#include "stats/hash.h"
 #include "stats/kernels.h"
 #include "stats/merge.h"
 
@@ -13,6 +14,7 @@
  * blocks of TP_BLOCK elements, as they are or, where convert is set, made f64 first. */
 typedef struct tp_pass {
     const tp_byte_type *bytes;
+    uint64_t per; /* elements in one position of the traversal: 2 in a packed byte, else 1 */
     tp_convert convert;
     const tp_kernel *kernel;
     tp_bounds bounds;
@@ -27,17 +29,29 @@ typedef struct tp_pass {
 /* kernel: of the dtype, of f64 where the elements are converted, any where bytes are counted. */
 void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps);
 
-/* The next block, for the kernel: TP_BLOCK elements, fewer only at the end. True when it holds a
- * larger |x| than all before it. */
-bool tp_pass_block(tp_pass *pass, const void *data, size_t n);
+/* Room for elements that do not lie side by side, and for converted ones. */
+#define TP_PASS_BUFFER (TP_BLOCK * sizeof(double))
+typedef struct tp_pass_space {
+    _Alignas(64) uint8_t gathered[TP_PASS_BUFFER];
+    double converted[TP_BLOCK];
+} tp_pass_space;
 
-/* The next n bytes, of any number, where bytes are counted; likewise. */
-bool tp_pass_bytes(tp_pass *pass, const void *data, size_t n);
+/* How many of the positions that are left tp_pass_add takes at a time. */
+size_t tp_pass_piece(const tp_pass *pass, uint64_t left);
 
-/* The first element with the largest |x| so far, in the block or bytes that brought it. */
+/* The next n positions of a traversal (at most TP_BLOCK, or TP_PASS_BUFFER bytes that are counted)
+ * as tp_pass_add wants them; the hash, unless it is NULL, takes them as they are. */
+const void *tp_pass_next(const tp_pass *pass, tp_walk *walk, size_t n, tp_pass_space *space,
+                         tp_hash *hash);
+
+/* The next block: TP_BLOCK elements, fewer only at the end; any number of bytes that are counted.
+ * True when it holds a larger |x| than all before it. */
+bool tp_pass_add(tp_pass *pass, const void *data, size_t n);
+
+/* The first element with the largest |x| so far, in the block that brought it. */
 size_t tp_pass_find(const tp_pass *pass, const void *data, size_t n);
 
-/* count: elements read; weight: how often each counts. Leaves abs_max_index at TP_NO_INDEX. */
+/* count: positions read; weight: how often each counts. Leaves abs_max_index at TP_NO_INDEX. */
 void tp_pass_finish(tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *out);
 
 /* x * 2^exp */
