@@ -407,6 +407,7 @@ def test_an_optimizer_that_is_found_by_its_parameters() -> None:
     train(model, adam(model), 3)  # which dies
     second = adam(model, other)
     train(model, second, 1)
+    train(other, adam(other, model), 2)  # neither are those that come while it lives
     assert [s.step for s in steps_of(monitor)] == [0, 1, 2, 3]
     assert "encoder.layers.0.mlp.weight" in rows(monitor, "exp_avg")
     train(model, second)
@@ -453,8 +454,8 @@ def test_chunks_of_a_virtual_pipeline() -> None:
     )
     monitor.set_monitor(chunks, optimizer)
     outputs = []
-    for _ in range(2):  # two micro batches through both chunks
-        x = chunks[0](draw(3, 4))
+    between = [chunks[0](draw(3, 4)) for _ in range(2)]  # one chunk may be ahead of the other
+    for x in between:
         outputs.append((x, chunks[1](x)))
         outputs[-1][1].sum().backward()
     actv, _ = monitor.generate_xy_metrics()
@@ -566,6 +567,7 @@ LAYER = "encoder.layers.0"
         ({"input": "tuple[2]:1"}, set(), set()),  # None
         ({"output": "tuple[2]:0"}, {"output"}, set()),
         ({"input_grad": "tuple[2]:0", "output_grad": "tuple[2]:1"}, set(), {"input", "output"}),
+        ({"input_grad": "tuple[2]"}, set(), {"input"}),
     ],
 )
 def test_sides(spec: dict[str, str], expected: set[str], gradients: set[str]) -> None:
@@ -669,6 +671,7 @@ def test_keyword_arguments_follow_the_positional_ones() -> None:
         ("embedding.word_embedding.weight", 0, 1),
         ("word_embedding", 1, 2),
         ("module", 1, 8),
+        ("_orig_mod", 0, 0),
         ("encoder.layers", 1, 4),
         ("layers.1.ml", 0, 0),
     ],
