@@ -37,6 +37,7 @@ test: bootstrap ## everything that CI checks, what fails soonest first (about fi
 	$(MAKE) test-clang
 	$(MAKE) test-asan
 	$(MAKE) test-tsan
+	$(MAKE) test-aarch64
 	$(MAKE) test-python
 
 .PHONY: check
@@ -82,6 +83,10 @@ test-asan: bootstrap ## C tests, fuzz targets and extension tests under ASan and
 test-tsan: bootstrap ## the C tests of the rooms with threads, under TSan
 	$(call build,tsan,$(TSAN))
 	scripts/without_aslr.sh $(CTEST) build/tsan -R '^test_(base|record|journal|monitor)_'
+
+.PHONY: test-aarch64
+test-aarch64: bootstrap ## the statistics with NEON, cross-compiled, under qemu
+	tests/aarch64/run.sh
 
 .PHONY: test-python
 test-python: build install ## the Python tests

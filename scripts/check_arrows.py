@@ -27,6 +27,7 @@ FOREIGN = {
     "Python.h": "python/ext",
     "structmember.h": "python/ext",
     "immintrin.h": "stats",
+    "arm_neon.h": "stats",
     "cpuid.h": "base",
 }
 SYSTEM = set(

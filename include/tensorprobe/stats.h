@@ -115,8 +115,8 @@ TP_API double tp_stats_mean(const tp_stats *stats);
 /* Population standard deviation sqrt(m2 / n) of the finite elements; NaN if there is none. */
 TP_API double tp_stats_std(const tp_stats *stats);
 
-/* Name of the kernels in use: "scalar", "avx2" or "avx512". The best that the CPU and the operating
- * system allow, lowered by the environment variable TENSORPROBE_ISA (read once). */
+/* Name of the kernels in use: "scalar", "avx2", "avx512" or "neon". The best that the CPU and the
+ * operating system allow, lowered by the environment variable TENSORPROBE_ISA (read once). */
 TP_API const char *tp_stats_isa(void);
 
 #ifdef __cplusplus

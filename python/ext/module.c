@@ -14,7 +14,7 @@ static int isa_from_name(const char *name)
     if (name == NULL) {
         return tp_cpu_isa();
     }
-    for (int isa = TP_ISA_SCALAR; isa <= TP_ISA_AVX512; isa++) {
+    for (int isa = TP_ISA_SCALAR; isa <= TP_ISA_NEON; isa++) {
         if (strcmp(name, tp_cpu_isa_name(isa)) == 0) {
             return isa;
         }
@@ -103,8 +103,8 @@ static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwarg
     }
     const int isa = isa_from_name(isa_name);
     if (isa < 0) {
-        return PyErr_Format(PyExc_ValueError, "isa is 'scalar', 'avx2' or 'avx512', not '%s'",
-                            isa_name);
+        return PyErr_Format(PyExc_ValueError,
+                            "isa is 'scalar', 'avx2', 'avx512' or 'neon', not '%s'", isa_name);
     }
     if (histogram != Py_None &&
         (!PyTuple_Check(histogram) ||
@@ -327,8 +327,9 @@ static PyMethodDef module_methods[] = {
     {"compute_stats", (PyCFunction)(void (*)(void))compute_stats, METH_VARARGS | METH_KEYWORDS,
      "compute_stats(tensor, eps=1e-08, isa=None, *, histogram=None, exponents=False, "
      "content_hash=False)"
-     "\n--\n\nStatistics of one tensor from one read of its memory. isa: 'scalar', 'avx2' or "
-     "'avx512'; None is the best. On request: the histogram of (bins, low, high), equal to "
+     "\n--\n\nStatistics of one tensor from one read of its memory. isa: 'scalar', 'avx2', "
+     "'avx512' or 'neon'; None is the best. On request: the histogram of (bins, low, high), equal "
+     "to "
      "torch.histc; exponents_negative and exponents_positive, whose element k counts the numbers "
      "with 2**(k - 160) <= |x| < 2**(k - 159); a hash of the bits that doesn't depend on strides."},
     {"inert_hook", core_inert_hook, METH_NOARGS,

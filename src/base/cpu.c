@@ -11,14 +11,14 @@
 
 #include "base/log.h"
 
-static const char *const names[] = {"scalar", "avx2", "avx512"};
+static const char *const names[] = {"scalar", "avx2", "avx512", "neon"};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int supported;
 static int chosen;
 
 const char *tp_cpu_isa_name(int isa)
 {
-    return isa >= TP_ISA_SCALAR && isa <= TP_ISA_AVX512 ? names[isa] : "unknown";
+    return isa >= TP_ISA_SCALAR && isa <= TP_ISA_NEON ? names[isa] : "unknown";
 }
 
 #if defined(__x86_64__)
@@ -45,6 +45,8 @@ static int detect(void)
         return TP_ISA_AVX512;
     }
     return TP_ISA_AVX2;
+#elif defined(__aarch64__)
+    return TP_ISA_NEON;
 #else
     return TP_ISA_SCALAR;
 #endif
@@ -58,13 +60,14 @@ static void choose(void)
     if (wanted == NULL || wanted[0] == '\0') {
         return;
     }
-    for (int isa = TP_ISA_SCALAR; isa <= TP_ISA_AVX512; isa++) {
+    for (int isa = TP_ISA_SCALAR; isa <= TP_ISA_NEON; isa++) {
         if (strcmp(wanted, names[isa]) == 0) {
             chosen = isa < chosen ? isa : chosen;
             return;
         }
     }
-    tp_log(TP_LOG_WARNING, "TENSORPROBE_ISA=%s is none of scalar, avx2, avx512: ignored", wanted);
+    tp_log(TP_LOG_WARNING, "TENSORPROBE_ISA=%s is none of scalar, avx2, avx512, neon: ignored",
+           wanted);
 }
 
 int tp_cpu_isa(void)

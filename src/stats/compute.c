@@ -18,6 +18,8 @@ static const tp_kernel *kernel_of(int isa, uint32_t dtype)
         return tp_kernel_avx2(dtype);
     case TP_ISA_AVX512:
         return tp_kernel_avx512(dtype);
+    case TP_ISA_NEON:
+        return tp_kernel_neon(dtype);
     default:
         return NULL;
     }

@@ -62,6 +62,7 @@ typedef struct tp_kernel {
 const tp_kernel *tp_kernel_scalar(uint32_t dtype);
 const tp_kernel *tp_kernel_avx2(uint32_t dtype);
 const tp_kernel *tp_kernel_avx512(uint32_t dtype);
+const tp_kernel *tp_kernel_neon(uint32_t dtype);
 
 /* The best one for this dtype: its own, or that of f64 where elements are converted or counted;
  * NULL for an unknown dtype. */

@@ -212,19 +212,35 @@ static void guards_stand(const uint8_t *data, size_t bytes)
     }
 }
 
+/* FNV-1a over the results of the first cases of the usual seed. The same on every processor and for
+ * every compiler; a change of it means that two journals can't be compared any more. */
+#define PINNED_SEED 20261130
+#define PINNED_CASES 2000
+#define PINNED UINT64_C(0xa549913a3c26e490)
+
+static uint64_t digest(uint64_t so_far, const tp_stats *stats)
+{
+    const uint8_t *bytes = (const uint8_t *)stats;
+    for (size_t i = 0; i < sizeof(*stats); i++) {
+        so_far = (so_far ^ bytes[i]) * UINT64_C(0x100000001b3);
+    }
+    return so_far;
+}
+
 static void same_bytes_on_every_isa(void **unused)
 {
     (void)unused;
-    const uint64_t seed = setting("TP_TEST_SEED", 20261130);
+    const uint64_t seed = setting("TP_TEST_SEED", PINNED_SEED);
     const uint64_t cases = setting("TP_TEST_CASES", 12000);
     static const double bounds[] = {0.0, 1e-8, 1e-45, 1e-310, 0.05, 1.0, 1e39, INFINITY};
     const int best = tp_cpu_isa_supported();
     printf("TP_TEST_SEED=%llu TP_TEST_CASES=%llu\n", (unsigned long long)seed,
            (unsigned long long)cases);
-    for (int isa = best + 1; isa <= TP_ISA_AVX512; isa++) {
+    for (int isa = best + 1; isa <= TP_ISA_NEON; isa++) {
         printf("skipped: this CPU lacks %s\n", tp_cpu_isa_name(isa));
     }
     uint64_t done = 0;
+    uint64_t results = UINT64_C(0xcbf29ce484222325);
     for (uint64_t i = 0; i < cases; i++) {
         state = seed + i * 0x100000000U;
         const uint32_t dtype = 1 + (uint32_t)(i / 2 % (i % 2 == 0 ? TP_BF16 : TP_C128));
@@ -251,10 +267,15 @@ static void same_bytes_on_every_isa(void **unused)
             tp_stats found;
             const char *kernel = "";
             memset(&found, 0xff, sizeof(found));
-            assert_int_equal(tp_stats_compute_isa(&tensor, &options, isa, &found, &kernel), TP_OK);
+            const tp_status status = tp_stats_compute_isa(&tensor, &options, isa, &found, &kernel);
+            if (status == TP_ERR_UNSUPPORTED && isa != best && isa != TP_ISA_SCALAR) {
+                continue; /* of another kind of processor */
+            }
+            assert_int_equal(status, TP_OK);
             kernel_is(kernel, dtype, isa);
             if (isa == TP_ISA_SCALAR) {
                 expected = found;
+                results = i < PINNED_CASES ? digest(results, &found) : results;
             } else if (memcmp(&expected, &found, sizeof(found)) != 0) {
                 fail_msg("case %llu: %s differs from scalar: %u dims [%lld %lld], eps %g, "
                          "sum %a %a, sq %a %a, m2 %a %a, zeros %llu %llu, sub %llu %llu",
@@ -268,6 +289,9 @@ static void same_bytes_on_every_isa(void **unused)
         guards_stand(data, touched * size);
     }
     assert_true(done * 10 >= cases * 9);
+    if (seed == PINNED_SEED && cases >= PINNED_CASES && results != PINNED) {
+        fail_msg("the results of the pinned cases are %#llx", (unsigned long long)results);
+    }
     printf("%llu tensors\n", (unsigned long long)done);
 }
 
