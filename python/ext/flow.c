@@ -334,20 +334,20 @@ bool monitor_start_at(monitor_object *monitor, uint64_t step)
 }
 
 /* Every chunk sees the same micro batches; one that has not run has seen none. */
-static uint32_t take_micro_steps(monitor_object *monitor)
+void monitor_hand_over_micro_steps(monitor_object *monitor)
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < monitor->chunk_count; i++) {
         most = monitor->micro_steps[i] > most ? monitor->micro_steps[i] : most;
         monitor->micro_steps[i] = 0;
     }
-    return most;
+    tp_monitor_set_micro_steps(monitor->monitor, most);
 }
 
 bool monitor_boundary(monitor_object *monitor)
 {
     monitor_forget_step(monitor);
-    tp_monitor_set_micro_steps(monitor->monitor, take_micro_steps(monitor));
+    monitor_hand_over_micro_steps(monitor);
     monitor->forward++;
     tp_status status = TP_OK;
     monitor->users++;

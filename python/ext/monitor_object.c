@@ -133,6 +133,7 @@ static tp_status close_monitor(monitor_object *self)
     }
     if (self->monitor != NULL) {
         tp_monitor *monitor = self->monitor;
+        monitor_hand_over_micro_steps(self);
         self->monitor = NULL;
         self->config = NULL;
         Py_BEGIN_ALLOW_THREADS;

@@ -122,6 +122,9 @@ void monitor_forget_forward(monitor_object *monitor);
 /* Forgets what belongs to the step, gradients that are still awaited included. */
 void monitor_forget_step(monitor_object *monitor);
 
+/* Tells the open step how many training forwards it has seen, and counts anew. */
+void monitor_hand_over_micro_steps(monitor_object *monitor);
+
 /* Has input_grad_finish called for it at the end of the backward that is running, unless it is
  * complete by then. False: an error is set. */
 bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *grad);

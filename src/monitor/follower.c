@@ -11,6 +11,7 @@
 
 #define NEVER UINT64_MAX
 #define RETRY_NS UINT64_C(1000000000)
+#define CURSOR_NS UINT64_C(20000000) /* how often the cursor is written at most */
 
 static const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard};
 
@@ -29,6 +30,8 @@ struct tp_follower {
     bool warned;       /* about the present trouble */
     uint64_t retry_at; /* monotonic; NEVER: the sink has ended for this run */
     uint64_t steps;
+    uint64_t stored_steps; /* of them, those that the cursor file speaks of */
+    uint64_t stored_at;    /* monotonic */
     uint64_t bytes_before; /* of sinks that were closed again */
     const int *stop;       /* ends catching up when it becomes 1; NULL: nothing does */
 };
@@ -85,7 +88,13 @@ static tp_status store_cursor(tp_follower *follower, tp_error *error)
     if (follower->blob.failed) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory for a cursor");
     }
-    return tp_cursor_store(follower->cursor_path, &follower->cursor, &follower->blob, error);
+    tp_status status =
+        tp_cursor_store(follower->cursor_path, &follower->cursor, &follower->blob, error);
+    if (status == TP_OK) {
+        follower->stored_steps = follower->steps;
+        follower->stored_at = tp_clock_monotonic();
+    }
+    return status;
 }
 
 /* Opens the sink where the cursor file says. */
@@ -109,6 +118,7 @@ static tp_status open_sink(tp_follower *follower, tp_error *error)
                                   skip > 0 ? follower->blob.data + skip : NULL,
                                   follower->blob.size - skip, error);
     if (status == TP_OK) {
+        follower->steps = follower->stored_steps; /* the others come again */
         status = store_cursor(follower, error);
     }
     if (status != TP_OK) {
@@ -133,23 +143,24 @@ static void fall_behind(tp_follower *follower, tp_status status, const tp_error 
     }
 }
 
-/* One step, then the cursor: what the cursor does not speak of is cut off at the next open. */
+/* One step, and the cursor now and then: what it does not speak of is cut off at the next open, and
+ * comes again from the journal. Writing it for every step would cost a small model more than its
+ * step does. */
 static tp_status write_step(tp_follower *follower, const tp_batch *batch, const tp_names *names,
                             tp_position position, tp_error *error)
 {
-    const bool whole = (batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) == 0;
-    tp_status status = TP_OK;
-    if (whole) {
-        status = follower->sink->write(follower->private, batch, names, error);
-    }
-    if (status == TP_OK) {
-        follower->cursor = (tp_cursor){true, batch->step, batch->attempt, position};
-        status = store_cursor(follower, error);
-    }
-    if (status == TP_OK && whole) {
+    if ((batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) == 0) {
+        tp_status status = follower->sink->write(follower->private, batch, names, error);
+        if (status != TP_OK) {
+            return status;
+        }
         follower->steps++;
     }
-    return status;
+    follower->cursor = (tp_cursor){true, batch->step, batch->attempt, position};
+    if (tp_clock_monotonic() - follower->stored_at < CURSOR_NS) {
+        return TP_OK;
+    }
+    return store_cursor(follower, error);
 }
 
 tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink_options *options,
@@ -287,6 +298,10 @@ tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_erro
     }
     if (status == TP_OK) {
         status = feed(follower, reader, limit_ns, where);
+        if (status == TP_OK || status == TP_END) {
+            tp_status stored = store_cursor(follower, where);
+            status = stored != TP_OK ? stored : status;
+        }
     }
     tp_reader_close(&reader);
     if (status == TP_END) {
@@ -325,6 +340,9 @@ uint64_t tp_follower_bytes(const tp_follower *follower)
 void tp_follower_close(tp_follower **follower)
 {
     if (*follower != NULL) {
+        if ((*follower)->private != NULL) {
+            (void)store_cursor(*follower, NULL); /* an older one only means more to read again */
+        }
         close_sink(*follower);
         tp_buf_free(&(*follower)->blob);
         tp_free(*follower);

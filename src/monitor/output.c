@@ -23,7 +23,8 @@ struct tp_output {
     uint32_t follower_count;
     uint32_t csv, tensorboard; /* their places in followers; MAX_FOLLOWERS: absent */
     bool has_batch; /* the journal has the present step's batch, but not its alerts yet */
-    tp_buf alerts;  /* of the present step */
+    tp_console console;
+    tp_buf alerts; /* of the present step */
     int lock_fd;
     /* Copies for readers of counters on other threads. */
     atomic_ullong alert_count, bytes_journal, bytes_csv, bytes_tensorboard, followed_steps;
@@ -133,7 +134,7 @@ tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *
         output->has_batch = false; /* the next call is for the next step */
         atomic_fetch_add(&output->alert_count, count);
         atomic_store(&output->bytes_journal, tp_journal_bytes(output->journal));
-        tp_console_alerts(batch->step, alerts, count, output->options.registry);
+        tp_console_alerts(&output->console, batch->step, alerts, count, output->options.registry);
     }
     return status;
 }
