@@ -6,7 +6,7 @@
 
 #define TP_CONSOLE_RULES (TP_RULE_ANOMALY_TURBULENCE + 1) /* by the number of the rule */
 
-/* What was shown of each rule in the step before: a fault that stays would say the same for ever. */
+/* What each rule said in the step before: a fault that stays would say the same for ever. */
 typedef struct tp_console {
     struct {
         uint64_t step;
