@@ -78,8 +78,7 @@ static void test_repeats(void **state)
     end_capture(&text);
     static const char *const lines[] = {
         "step 3: AnomalyNan: first in fc1.output (actv): 3 values are NaN\n",
-        "step 12: AnomalyNan: first in fc1.output (actv): 3 values are NaN; the 10th step in a "
-        "row\n",
+        "step 12: AnomalyNan: first in fc1.output (actv): 3 values are NaN; the 10th step in a row",
         "step 51: AnomalyNan: first in fc1.output",
         "step 60: AnomalyNan: first in fc1.output",
         "step 80: AnomalyNan: first in fc2.output",
