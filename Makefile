@@ -98,11 +98,12 @@ bench: install ## measure the statistics and the cost of monitoring
 	python bench/overhead.py $(ARGS)
 
 .PHONY: soak
-soak: build install ## the long versions of the random tests, and ten minutes of fuzzing a target
+soak: build install ## the long versions of the random tests, and four minutes of fuzzing a target
+	TP_SOAK=1 $(CTEST) build/release
 	TP_SOAK=1 python -m pytest tests/python $(ARGS)
 	$(call build,asan,$(ASAN) -DTP_BUILD_FUZZ=ON)
-	TP_SOAK=1 TP_FUZZ_RUNS=100000 ctest --output-on-failure --no-tests=error --test-dir build/asan
-	scripts/fuzz.sh build/asan 600
+	TP_FUZZ_RUNS=100000 ctest --output-on-failure --no-tests=error --test-dir build/asan
+	scripts/fuzz.sh build/asan 240
 
 .PHONY: format
 format: bootstrap ## format C and Python

@@ -23,7 +23,7 @@ import journal_reader
 import kill_child
 import tensorprobe
 
-KILLS = 30
+KILLS = 120 if os.environ.get("TP_SOAK") else 30
 
 
 def read_csv(directory: Path) -> dict[str, pd.DataFrame]:

@@ -231,7 +231,7 @@ static void same_bytes_on_every_isa(void **unused)
 {
     (void)unused;
     const uint64_t seed = setting("TP_TEST_SEED", PINNED_SEED);
-    const uint64_t cases = setting("TP_TEST_CASES", 12000);
+    const uint64_t cases = setting("TP_TEST_CASES", getenv("TP_SOAK") != NULL ? 300000 : 12000);
     static const double bounds[] = {0.0, 1e-8, 1e-45, 1e-310, 0.05, 1.0, 1e39, INFINITY};
     const int best = tp_cpu_isa_supported();
     printf("TP_TEST_SEED=%llu TP_TEST_CASES=%llu\n", (unsigned long long)seed,
