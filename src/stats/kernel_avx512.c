@@ -1,5 +1,5 @@
 /* The kernels with AVX-512 F, BW, DQ and VL. kernel_scalar.c says what they compute. */
-#include "stats/kernels.h"
+#include "stats/kernel_table.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
@@ -512,48 +512,14 @@ static void bf16_clean(const void *data, size_t n, const tp_bounds *bounds, tp_b
         block32(TYPE, false, data, n, bounds, out);                                                \
     }
 
-#define SPREAD_FIND(type, TYPE)                                                                    \
-    static void type##_spread(const void *data, size_t n, double scale, double pivot,              \
-                              double moments[2])                                                   \
-    {                                                                                              \
-        spread(TYPE, data, n, scale, pivot, moments);                                              \
-    }                                                                                              \
-    static size_t type##_find(const void *data, size_t n, double magnitude)                        \
-    {                                                                                              \
-        return find(TYPE, data, n, magnitude);                                                     \
-    }
-
 MASKED32(f32, TP_F32)
 MASKED32(f16, TP_F16)
 MASKED32(bf16, TP_BF16)
-SPREAD_FIND(f64, TP_F64)
-SPREAD_FIND(f32, TP_F32)
-SPREAD_FIND(f16, TP_F16)
-SPREAD_FIND(bf16, TP_BF16)
 
-#define ROW(type)                                                                                  \
-    {                                                                                              \
-#type "_avx512", type##_clean, type##_masked, type##_spread, type##_find                   \
-    }
-
-static const tp_kernel table[] = {
-    [TP_F64] = ROW(f64),
-    [TP_F32] = ROW(f32),
-    [TP_F16] = ROW(f16),
-    [TP_BF16] = ROW(bf16),
-};
-
-const tp_kernel *tp_kernel_avx512(uint32_t dtype)
-{
-    return dtype > TP_DTYPE_NONE && dtype <= TP_BF16 ? &table[dtype] : NULL;
-}
+TP_KERNEL_TABLE(avx512)
 
 #else
 
-const tp_kernel *tp_kernel_avx512(uint32_t dtype)
-{
-    (void)dtype;
-    return NULL;
-}
+TP_KERNEL_ABSENT(avx512)
 
 #endif

@@ -1,5 +1,5 @@
 /* The kernels with NEON, for AArch64. kernel_scalar.c says what they compute. */
-#include "stats/kernels.h"
+#include "stats/kernel_table.h"
 
 #if defined(__aarch64__)
 
@@ -410,15 +410,6 @@ INLINE size_t find(uint32_t dtype, const uint8_t *data, size_t n, double magnitu
     {                                                                                              \
         (void)scale;                                                                               \
         MASKED;                                                                                    \
-    }                                                                                              \
-    static void type##_spread(const void *data, size_t n, double scale, double pivot,              \
-                              double moments[2])                                                   \
-    {                                                                                              \
-        spread(TYPE, data, n, scale, pivot, moments);                                              \
-    }                                                                                              \
-    static size_t type##_find(const void *data, size_t n, double magnitude)                        \
-    {                                                                                              \
-        return find(TYPE, data, n, magnitude);                                                     \
     }
 
 KERNEL(f64, TP_F64, block64(true, data, n, bounds, 1.0, out),
@@ -430,29 +421,10 @@ KERNEL(f16, TP_F16, block16(TP_F16, data, n, bounds, out),
 KERNEL(bf16, TP_BF16, block16(TP_BF16, data, n, bounds, out),
        block32(TP_BF16, false, data, n, bounds, out))
 
-#define ROW(type)                                                                                  \
-    {                                                                                              \
-#type "_neon", type##_clean, type##_masked, type##_spread, type##_find                     \
-    }
-
-static const tp_kernel table[] = {
-    [TP_F64] = ROW(f64),
-    [TP_F32] = ROW(f32),
-    [TP_F16] = ROW(f16),
-    [TP_BF16] = ROW(bf16),
-};
-
-const tp_kernel *tp_kernel_neon(uint32_t dtype)
-{
-    return dtype > TP_DTYPE_NONE && dtype <= TP_BF16 ? &table[dtype] : NULL;
-}
+TP_KERNEL_TABLE(neon)
 
 #else
 
-const tp_kernel *tp_kernel_neon(uint32_t dtype)
-{
-    (void)dtype;
-    return NULL;
-}
+TP_KERNEL_ABSENT(neon)
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "stats/kernels.h"
+#include "stats/kernel_table.h"
 
 /* The dtype is a constant in every caller, so that the switch on it disappears. */
 #define INLINE static inline __attribute__((always_inline))
@@ -169,15 +169,6 @@ INLINE size_t find(uint32_t dtype, const uint8_t *data, size_t n, double magnitu
         if (TYPE == TP_F16 || TYPE == TP_BF16) {                                                   \
             half_sums(TYPE, data, n, out);                                                         \
         }                                                                                          \
-    }                                                                                              \
-    static void type##_spread(const void *data, size_t n, double scale, double pivot,              \
-                              double moments[2])                                                   \
-    {                                                                                              \
-        spread(TYPE, data, n, scale, pivot, moments);                                              \
-    }                                                                                              \
-    static size_t type##_find(const void *data, size_t n, double magnitude)                        \
-    {                                                                                              \
-        return find(TYPE, data, n, magnitude);                                                     \
     }
 
 KERNEL(f64, TP_F64)
@@ -185,19 +176,4 @@ KERNEL(f32, TP_F32)
 KERNEL(f16, TP_F16)
 KERNEL(bf16, TP_BF16)
 
-#define ROW(type)                                                                                  \
-    {                                                                                              \
-#type "_scalar", type##_clean, type##_masked, type##_spread, type##_find                   \
-    }
-
-static const tp_kernel table[] = {
-    [TP_F64] = ROW(f64),
-    [TP_F32] = ROW(f32),
-    [TP_F16] = ROW(f16),
-    [TP_BF16] = ROW(bf16),
-};
-
-const tp_kernel *tp_kernel_scalar(uint32_t dtype)
-{
-    return dtype > TP_DTYPE_NONE && dtype <= TP_BF16 ? &table[dtype] : NULL;
-}
+TP_KERNEL_TABLE(scalar)
