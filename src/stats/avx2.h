@@ -5,23 +5,8 @@
 
 #include <immintrin.h>
 #include <stdbool.h>
-#include <string.h>
 
-#include "stats/kernels.h"
-
-/* dtype and clean are constants in every caller, so that the branches on them disappear. */
-#define INLINE static inline __attribute__((always_inline))
-
-/* Loops over the vectors of a group must vanish, for their arrays to live in registers. */
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
-
-/* Bytes between a load and the prefetch made with it: the hardware's own prefetcher stops at the
- * end of a 4 KiB page. */
-#define AHEAD 2048
+#include "stats/kernel_inline.h"
 
 /* 16 lanes of f64: vector v holds lanes 4v to 4v + 3. */
 typedef struct lanes {
@@ -157,27 +142,6 @@ INLINE lanes load_doubles(const uint8_t *data)
         x.v[v] = _mm256_loadu_pd((const double *)(const void *)(data + 32 * v));
     }
     return x;
-}
-
-INLINE size_t size_of(uint32_t dtype)
-{
-    return dtype == TP_F64 ? 8 : dtype == TP_F32 ? 4 : 2;
-}
-
-INLINE void prefetch(const uint8_t *at, size_t size)
-{
-    for (size_t line = 0; line < TP_LANES * size; line += 64) {
-        _mm_prefetch((const char *)at + AHEAD + line, _MM_HINT_T0);
-    }
-}
-
-/* The last group of a block: its `left` elements, then zeros. */
-INLINE const uint8_t *pad(uint8_t group[TP_LANES * sizeof(double)], const uint8_t *data,
-                          size_t left, size_t size)
-{
-    memset(group, 0, TP_LANES * sizeof(double));
-    memcpy(group, data, left * size);
-    return group;
 }
 
 /* Which of the elements v * 8 to v * 8 + 7 are among the first `left`. */

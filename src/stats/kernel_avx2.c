@@ -91,12 +91,13 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
     };
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
-        prefetch(data + i * size, size);
+        prefetch(data + i * size, TP_LANES * size);
         step32(&p, load_floats(dtype, data + i * size), TP_LANES, true, clean);
     }
     if (i < n) {
         uint8_t group[TP_LANES * sizeof(double)];
-        const floats x = load_floats(dtype, pad(group, data + i * size, n - i, size));
+        const floats x =
+            load_floats(dtype, pad(group, sizeof(group), data + i * size, (n - i) * size));
         step32(&p, x, n - i, false, clean);
     }
     store(&p.s, &p.c, least32(p.min), most32(p.max), false, clean, out);
@@ -183,12 +184,13 @@ INLINE void block64(bool clean, const uint8_t *data, size_t n, const tp_bounds *
     };
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
-        prefetch(data + 8 * i, 8);
+        prefetch(data + 8 * i, TP_LANES * sizeof(double));
         step64(&p, load_doubles(data + 8 * i), TP_LANES, true, clean);
     }
     if (i < n) {
         uint8_t group[TP_LANES * sizeof(double)];
-        step64(&p, load_doubles(pad(group, data + 8 * i, n - i, 8)), n - i, false, clean);
+        step64(&p, load_doubles(pad(group, sizeof(group), data + 8 * i, 8 * (n - i))), n - i, false,
+               clean);
     }
     store(&p.s, &p.c, least64(p.min), most64(p.max), true, clean, out);
 }
@@ -215,7 +217,8 @@ INLINE void spread(uint32_t dtype, const uint8_t *data, size_t n, double scale, 
         const uint8_t *at = data + i * size;
         const size_t left = n - i;
         uint8_t group[TP_LANES * sizeof(double)];
-        const lanes x = load_lanes(dtype, left < TP_LANES ? pad(group, at, left, size) : at);
+        const bool whole = left >= TP_LANES;
+        const lanes x = load_lanes(dtype, whole ? at : pad(group, sizeof(group), at, left * size));
         UNROLL
         for (int v = 0; v < 4; v++) {
             const __m256d finite = _mm256_cmp_pd(abs_pd(x.v[v]), infinite, _CMP_LT_OQ);
@@ -238,7 +241,8 @@ INLINE size_t find(uint32_t dtype, const uint8_t *data, size_t n, double magnitu
         const uint8_t *at = data + i * size;
         const size_t left = n - i;
         uint8_t group[TP_LANES * sizeof(double)];
-        const lanes x = load_lanes(dtype, left < TP_LANES ? pad(group, at, left, size) : at);
+        const bool whole = left >= TP_LANES;
+        const lanes x = load_lanes(dtype, whole ? at : pad(group, sizeof(group), at, left * size));
         unsigned int found = 0;
         UNROLL
         for (int v = 0; v < 4; v++) {

@@ -104,25 +104,6 @@ INLINE uint64_t total16(__m256i counter)
     return total32(_mm256_madd_epi16(counter, _mm256_set1_epi16(1)));
 }
 
-INLINE double value16(uint32_t dtype, short key)
-{
-    const uint16_t bits = (uint16_t)(key < 0 ? key ^ 0x7fff : key);
-    if (dtype == TP_F16) {
-        return (double)_cvtsh_ss(bits);
-    }
-    return (double)_mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)((uint32_t)bits << 16))));
-}
-
-/* The smallest pattern whose value is not less than x, a float. */
-INLINE short pattern_up(uint32_t dtype, float x)
-{
-    if (dtype == TP_F16) {
-        return (short)_cvtss_sh(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    }
-    const uint32_t bits = (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(_mm_set_ss(x)));
-    return (short)((bits + 0xffff) >> 16);
-}
-
 INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_bounds *bounds,
                     tp_block *out)
 {
@@ -135,15 +116,12 @@ INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_boun
     };
     size_t i = 0;
     for (; i + TP_HALVES <= n; i += TP_HALVES) {
-        for (size_t line = 0; line < 2 * TP_HALVES; line += 64) {
-            _mm_prefetch((const char *)data + 2 * i + AHEAD + line, _MM_HINT_T0);
-        }
+        prefetch(data + 2 * i, 2 * TP_HALVES);
         step16(&p, dtype, data + 2 * i, TP_HALVES, true);
     }
     if (i < n) {
-        uint8_t group[2 * TP_HALVES] = {0};
-        memcpy(group, data + 2 * i, 2 * (n - i));
-        step16(&p, dtype, group, n - i, false);
+        uint8_t group[2 * TP_HALVES];
+        step16(&p, dtype, pad(group, sizeof(group), data + 2 * i, 2 * (n - i)), n - i, false);
     }
     short min[16];
     short max[16];

@@ -7,19 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* dtype and clean are constants in every caller, so that the branches on them disappear. */
-#define INLINE static inline __attribute__((always_inline))
-
-/* Loops over the vectors of a group must vanish, for their arrays to live in registers. */
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
-
-/* Bytes between a load and the prefetch made with it: the hardware's own prefetcher stops at the
- * end of a 4 KiB page. */
-#define AHEAD 2048
+#include "stats/kernel_inline.h"
 
 #define ALL 0xffff
 
@@ -134,13 +122,6 @@ INLINE lanes load_doubles(const uint8_t *data, size_t i, __mmask16 valid)
                    _mm512_maskz_loadu_pd((__mmask8)(valid >> 8), data + 8 * i + 64)};
 }
 
-INLINE void prefetch(const uint8_t *data, size_t i, size_t size)
-{
-    for (size_t line = 0; line < TP_LANES * size; line += 64) {
-        _mm_prefetch((const char *)data + i * size + AHEAD + line, _MM_HINT_T0);
-    }
-}
-
 typedef struct pass32 {
     sums s;
     counts c;
@@ -188,7 +169,7 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
     };
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
-        prefetch(data, i, dtype == TP_F32 ? 4 : 2);
+        prefetch(data + i * size_of(dtype), TP_LANES * size_of(dtype));
         step32(&p, load_floats(dtype, data, i, ALL), ALL, clean);
     }
     if (i < n) {
@@ -296,25 +277,6 @@ INLINE __m512i widen16(__m512i key, int half)
                                            : _mm512_extracti64x4_epi64(key, 1));
 }
 
-INLINE double value16(uint32_t dtype, int key)
-{
-    const uint16_t bits = (uint16_t)(key < 0 ? key ^ 0x7fff : key);
-    if (dtype == TP_F16) {
-        return (double)_cvtsh_ss(bits);
-    }
-    return (double)_mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)((uint32_t)bits << 16))));
-}
-
-/* The smallest pattern whose value is not less than x, a float. */
-INLINE short pattern_up(uint32_t dtype, float x)
-{
-    if (dtype == TP_F16) {
-        return (short)_cvtss_sh(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    }
-    const uint32_t bits = (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(_mm_set_ss(x)));
-    return (short)((bits + 0xffff) >> 16);
-}
-
 INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_bounds *bounds,
                     tp_block *out)
 {
@@ -328,9 +290,7 @@ INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_boun
     };
     size_t i = 0;
     for (; i + TP_HALVES <= n; i += TP_HALVES) {
-        for (size_t line = 0; line < 2 * TP_HALVES; line += 64) {
-            _mm_prefetch((const char *)data + 2 * i + AHEAD + line, _MM_HINT_T0);
-        }
+        prefetch(data + 2 * i, 2 * TP_HALVES);
         step16(&p, dtype, data + 2 * i, TP_HALVES, true);
     }
     if (i < n) {
@@ -420,7 +380,7 @@ INLINE void block64(bool clean, const uint8_t *data, size_t n, const tp_bounds *
     };
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
-        prefetch(data, i, 8);
+        prefetch(data + 8 * i, TP_LANES * sizeof(double));
         step64(&p, load_doubles(data, i, ALL), ALL, clean);
     }
     if (i < n) {

@@ -6,17 +6,8 @@
 #include <arm_neon.h>
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
-/* dtype, clean and full are constants in every caller, so that the branches on them disappear. */
-#define INLINE static inline __attribute__((always_inline))
-
-/* Loops over the vectors of a group must vanish, for their arrays to live in registers. */
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
+#include "stats/kernel_inline.h"
 
 /* 16 lanes of f64: vector v holds lanes 2v and 2v + 1. */
 typedef struct lanes {
@@ -54,11 +45,6 @@ INLINE double lanes_sum(const lanes *x)
     return vgetq_lane_f64(two, 0) + vgetq_lane_f64(two, 1);
 }
 
-INLINE size_t size_of(uint32_t dtype)
-{
-    return dtype == TP_F64 ? 8 : dtype == TP_F32 ? 4 : 2;
-}
-
 /* Elements 4q to 4q + 3 of a group as floats. */
 INLINE float32x4_t load_floats(uint32_t dtype, const uint8_t *at)
 {
@@ -85,14 +71,6 @@ INLINE lanes load_lanes(uint32_t dtype, const uint8_t *at)
         }
     }
     return x;
-}
-
-/* The last group of a block: its `left` elements, then zeros. */
-INLINE const uint8_t *pad(uint8_t *group, size_t room, const uint8_t *data, size_t bytes)
-{
-    memset(group, 0, room);
-    memcpy(group, data, bytes);
-    return group;
 }
 
 /* The square of a float is exact in f64, so that rounding once or twice is the same. */

@@ -3,10 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "stats/kernel_inline.h"
 #include "stats/kernel_table.h"
-
-/* The dtype is a constant in every caller, so that the switch on it disappears. */
-#define INLINE static inline __attribute__((always_inline))
 
 /* IEEE 754 binary16, exactly. */
 INLINE double f16_value(uint16_t bits)
