@@ -19,6 +19,7 @@ extern "C" {
 #define TP_PARAM_UPDATED 6  /* parameter after it */
 #define TP_EXP_AVG 7        /* first moment, before the step */
 #define TP_EXP_AVG_SQ 8     /* second moment, before the step */
+#define TP_SCALAR 9         /* a number that the training loop logs: its loss, a learning rate */
 
 /* Which side of a module an activation or its gradient belongs to. */
 #define TP_ROLE_NONE 0

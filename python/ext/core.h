@@ -59,6 +59,10 @@ int core_load_torch(core_state *state);
 /* Calls function(argument) that gives a number; -1 with an error set when it fails. */
 int64_t core_call_int(PyObject *function);
 
+/* A name as UTF-8, to be freed with tp_free: NUL and lone surrogates are written as escapes. NULL:
+ * an error is set. */
+char *core_name(PyObject *text);
+
 /* The types, made by the module's exec slot. */
 extern PyType_Spec core_monitor_spec;
 extern PyType_Spec core_module_hook_spec;

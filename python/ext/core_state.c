@@ -2,12 +2,42 @@
 
 #include <string.h>
 
+#include "base/mem.h"
+
 int64_t core_call_int(PyObject *function)
 {
     PyObject *number = PyObject_CallFunctionObjArgs(function, NULL);
     const int64_t value = number == NULL ? -1 : PyLong_AsLongLong(number);
     Py_XDECREF(number);
     return value;
+}
+
+char *core_name(PyObject *text)
+{
+    static const char escape[] = "\\x00";
+    PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
+    if (bytes == NULL) {
+        return NULL;
+    }
+    const char *from = PyBytes_AsString(bytes);
+    const size_t size = (size_t)PyBytes_Size(bytes);
+    char *name = tp_alloc(size * (sizeof(escape) - 1) + 1);
+    char *to = name;
+    for (size_t i = 0; name != NULL && i < size; i++) {
+        if (from[i] == '\0') {
+            memcpy(to, escape, sizeof(escape) - 1);
+            to += sizeof(escape) - 1;
+        } else {
+            *to++ = from[i];
+        }
+    }
+    Py_DECREF(bytes);
+    if (name == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *to = '\0';
+    return name;
 }
 
 /* module.a.b.c, a new reference */

@@ -349,6 +349,7 @@ bool monitor_boundary(monitor_object *monitor)
     monitor_forget_step(monitor);
     monitor_hand_over_micro_steps(monitor);
     monitor->forward++;
+    monitor->steps_ended++;
     tp_status status = TP_OK;
     monitor->users++;
     Py_BEGIN_ALLOW_THREADS;

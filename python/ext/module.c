@@ -203,6 +203,7 @@ static bool add_constants(PyObject *module)
         {"PARAM_UPDATED", TP_PARAM_UPDATED},
         {"EXP_AVG", TP_EXP_AVG},
         {"EXP_AVG_SQ", TP_EXP_AVG_SQ},
+        {"SCALAR", TP_SCALAR},
         {"ROLE_NONE", TP_ROLE_NONE},
         {"ROLE_INPUT", TP_ROLE_INPUT},
         {"ROLE_OUTPUT", TP_ROLE_OUTPUT},

@@ -18,13 +18,11 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     if (core_load_torch(monitor->state) != 0) {
         return NULL;
     }
-    const char *name = PyUnicode_AsUTF8AndSize(args[1], NULL);
     const long vpp_stage = PyLong_AsLong(args[2]);
     const int root = PyObject_IsTrue(args[3]);
     const int recorded = PyObject_IsTrue(args[4]);
     const long target = PyLong_AsLong(args[5]);
-    if (name == NULL || PyErr_Occurred() || root < 0 || recorded < 0 ||
-        !monitor_add_chunk(monitor, vpp_stage)) {
+    if (PyErr_Occurred() || root < 0 || recorded < 0 || !monitor_add_chunk(monitor, vpp_stage)) {
         return NULL;
     }
     if (target >= (long)monitor->config->target_count) {
@@ -44,11 +42,8 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     if (target >= 0) {
         hook->filter = side_filter_of(&monitor->config->targets[target]);
     }
-    hook->name = tp_strdup(name);
+    hook->name = core_name(args[1]);
     hook->module = PyWeakref_NewRef(args[0], NULL);
-    if (hook->name == NULL && !PyErr_Occurred()) {
-        PyErr_NoMemory();
-    }
     if (PyErr_Occurred()) {
         Py_DECREF((PyObject *)hook);
         return NULL;

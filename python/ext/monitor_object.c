@@ -10,6 +10,7 @@
 #include "module_hooks.h"
 #include "optimizer_hooks.h"
 #include "recording.h"
+#include "scalars.h"
 
 static void raise_open_error(const core_state *state, const tp_error *error)
 {
@@ -159,6 +160,7 @@ static void monitor_dealloc(PyObject *object)
         PyErr_Restore(error, value, traceback);
     }
     memo_free(&self->memo);
+    scalars_free(self);
     tp_free(self->micro_steps);
     tp_free(self->frames);
     tp_free(self->spare_frame);
@@ -294,6 +296,11 @@ static PyObject *monitor_observe(PyObject *object, PyObject *args, PyObject *kwa
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
+static PyObject *monitor_log_scalar(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    return scalars_log((monitor_object *)object, args, count);
+}
+
 static PyObject *monitor_module_hook(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
     return is_open((monitor_object *)object)
@@ -355,6 +362,8 @@ static PyMethodDef monitor_methods[] = {
      "series."},
     {"observe", (PyCFunction)(void (*)(void))monitor_observe, METH_VARARGS | METH_KEYWORDS,
      "observe($self, key, tensor, micro_step=0)\n--\n\nRecords one tensor."},
+    {"log_scalar", (PyCFunction)(void (*)(void))monitor_log_scalar, METH_FASTCALL,
+     "log_scalar($self, name, value, /)\n--\n\nRecords a number in the open step."},
     {"module_hook", (PyCFunction)(void (*)(void))monitor_module_hook, METH_FASTCALL,
      "module_hook($self, module, name, vpp_stage, root, recorded, target, /)\n--\n\nThe hooks of "
      "one module. root: its training forwards count the micro steps. target: number of the "

@@ -9,6 +9,7 @@
 
 struct module_hook;
 struct input_grad;
+struct scalar_series;
 
 /* One series that a hook writes to: its key, and the shape that came last. */
 #define SITE_DIMS 8
@@ -64,6 +65,11 @@ typedef struct monitor_object {
     PyObject *collector_handles; /* list: handles of hooks that the last collected step ends */
     uint32_t ops[TP_OP_COUNT];   /* what the metrics show */
     uint32_t op_count;
+
+    uint64_t steps_ended;
+    PyObject *scalar_numbers; /* dict: name of a logged scalar → its number; NULL: none yet */
+    struct scalar_series *scalars;
+    uint32_t scalar_count;
 
     uint64_t forward;      /* number of training forwards of root modules, since open */
     uint32_t *micro_steps; /* for each chunk: training forwards of its root module in this step */

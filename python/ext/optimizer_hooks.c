@@ -69,18 +69,17 @@ static bool take_parameters(optimizer_hook *hook, PyObject *rows)
         return false;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        const char *name = NULL;
+        PyObject *name = NULL;
         PyObject *parameter = NULL;
         int vpp_stage = 0;
-        if (!PyArg_ParseTuple(PyList_GetItem(rows, i), "sOi", &name, &parameter, &vpp_stage)) {
+        if (!PyArg_ParseTuple(PyList_GetItem(rows, i), "UOi", &name, &parameter, &vpp_stage)) {
             return false;
         }
         watched *entry = &hook->parameters[hook->count++];
         entry->vpp_stage = vpp_stage;
         entry->parameter = Py_NewRef(parameter);
-        entry->name = tp_strdup(name);
+        entry->name = core_name(name);
         if (entry->name == NULL) {
-            PyErr_NoMemory();
             return false;
         }
     }

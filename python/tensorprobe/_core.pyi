@@ -14,6 +14,7 @@ PARAM_ORIGIN: int
 PARAM_UPDATED: int
 EXP_AVG: int
 EXP_AVG_SQ: int
+SCALAR: int
 ROLE_NONE: int
 ROLE_INPUT: int
 ROLE_OUTPUT: int
@@ -66,6 +67,7 @@ class Monitor:
         global_name: str | None = None,
     ) -> int: ...
     def observe(self, key: int, tensor: torch.Tensor, micro_step: int = 0) -> None: ...
+    def log_scalar(self, name: str, value: Any, /) -> None: ...
     def module_hook(
         self,
         module: torch.nn.Module,

@@ -146,7 +146,7 @@ class Journal:
         name: str,
         quantity: str,
         role: str | None = None,
-        op: str = "norm",
+        op: str | None = None,
         *,
         slot: int | None = None,
         call: int | None = None,
@@ -155,7 +155,8 @@ class Journal:
         """Steps and values of one series, for example ``("fc1", "actv", "output")``.
 
         name is the module's or parameter's own, without ``.input`` or ``.output``; ``defined()``
-        lists what there is, and a name that isn't there has no values. What is None is not looked
+        lists what there is, and a name that isn't there has no values. op None: the norm, or the
+        value itself of a scalar. What is None is not looked
         at: values of every micro step, call and slot then follow one another.
         Raises ValueError for a quantity, role or op that doesn't exist.
         """
@@ -163,7 +164,7 @@ class Journal:
             name,
             quantity,
             role,
-            op,
+            op or ("id" if quantity == "scalar" else "norm"),
             -2 if slot is None else slot,
             -1 if call is None else call,
             -1 if micro_step is None else micro_step,

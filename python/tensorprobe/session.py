@@ -253,6 +253,15 @@ class Session:
             found[quantity == _core.ACTIVATION_GRAD][f"{stage}:{row}:{micro_step}"] = values
         return found
 
+    def log_scalar(self, name: str, value: Any) -> None:
+        """Record a number of the step that is open: its loss, a learning rate, anything.
+
+        value: a number, or a tensor of one element, which is read as it is now. A name that is
+        logged several times in a step has the rows ``name``, ``name#1`` … A value that can't be
+        recorded gives a warning, once.
+        """
+        self._monitor.log_scalar(name, value)
+
     def step(self) -> None:
         """Ends the step by hand, for training loops whose optimizer has no ``step`` hooks."""
         if self._pid == os.getpid():

@@ -204,6 +204,10 @@ class TrainerMon:
             {f"{row}/rank{self._rank}/actv_grad": values for row, values in actv_grad.items()},
         )
 
+    def log_scalar(self, name: str, value: Any) -> None:
+        """Record a number of the step that is open: its loss, a learning rate, anything."""
+        self._monitor.log_scalar(name, value)
+
     def reload_xy(self, xy_distribution: bool = False) -> None:
         """Records activations from the next forward on, or no longer."""
         self._attached().hook_modules(xy_distribution)

@@ -40,7 +40,8 @@ static tp_status make_rules(tp_output *output)
                                      rule->factor ? TP_TURBULENCE_FACTOR : TP_TURBULENCE_RELATIVE,
                                      rule->threshold, rule->min_samples};
     }
-    return tp_rules_new(&output->rules, rules, config->rule_count, config->ops, config->op_count);
+    return tp_rules_new(&output->rules, rules, config->rule_count, config->ops, config->op_count,
+                        output->options.registry);
 }
 
 tp_status tp_output_new(tp_output **out, const tp_writer_options *options)

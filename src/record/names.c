@@ -9,7 +9,7 @@ static const char *const op_names[] = {NULL,    "norm", "min", "max",   "mean",
 
 static const char *const quantity_names[] = {
     NULL,           "actv",          "actv_grad", "grad_unreduced", "grad_reduced",
-    "param_origin", "param_updated", "exp_avg",   "exp_avg_sq"};
+    "param_origin", "param_updated", "exp_avg",   "exp_avg_sq",     "scalar"};
 
 static const char *const rule_names[] = {NULL, "AnomalyNan", "AnomalyTurbulence"};
 

@@ -20,6 +20,7 @@ typedef struct tp_judgement {
     const double *values; /* of the ops */
     const tp_baseline *baselines;
     uint32_t op_count;
+    bool scalar; /* a number that was logged, not a tensor */
 } tp_judgement;
 
 /* True when the rule fires; alert then has op, value, baseline, threshold and samples set. */

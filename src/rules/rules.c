@@ -25,6 +25,7 @@ typedef struct place {
 } place;
 
 struct tp_rules {
+    const tp_registry *registry;
     tp_rule_options *rules;
     uint32_t rule_count;
     uint32_t ops[TP_OP_COUNT]; /* those that are numbers */
@@ -39,7 +40,7 @@ struct tp_rules {
 };
 
 tp_status tp_rules_new(tp_rules **out, const tp_rule_options *options, uint32_t rule_count,
-                       const uint32_t *ops, uint32_t op_count)
+                       const uint32_t *ops, uint32_t op_count, const tp_registry *registry)
 {
     tp_rules *rules = tp_calloc(1, sizeof *rules);
     if (rules == NULL) {
@@ -54,6 +55,7 @@ tp_status tp_rules_new(tp_rules **out, const tp_rule_options *options, uint32_t 
         memcpy(rules->rules, options, rule_count * sizeof *options);
     }
     rules->rule_count = rule_count;
+    rules->registry = registry;
     for (uint32_t i = 0; i < op_count && rules->op_count < TP_OP_COUNT; i++) {
         if (ops[i] != TP_OP_SHAPE && ops[i] != TP_OP_DTYPE) {
             rules->ops[rules->op_count++] = ops[i];
@@ -201,9 +203,11 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
         for (uint32_t i = 0; i < rules->op_count; i++) {
             values[i] = tp_stats_op(&record->u.stats, rules->ops[i]);
         }
+        const tp_key *key = tp_registry_key(rules->registry, record->key);
+        const bool scalar = key != NULL && key->quantity == TP_SCALAR;
         for (uint32_t r = 0; r < rules->rule_count; r++) {
-            const tp_judgement judgement = {&rules->rules[r], &record->u.stats, rules->ops,
-                                            values,           baselines,        rules->op_count};
+            const tp_judgement judgement = {&rules->rules[r], &record->u.stats, rules->ops, values,
+                                            baselines,        rules->op_count,  scalar};
             judge(&judgement, record, alerts);
         }
         for (uint32_t i = 0; i < rules->op_count; i++) {

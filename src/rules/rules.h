@@ -4,11 +4,12 @@
 #define TP_RULES_RULES_H
 
 #include "base/buf.h"
+#include "record/registry.h"
 #include "tensorprobe/record.h"
 
 /* How AnomalyTurbulence judges. RELATIVE: |x - mean| > threshold * |mean|, for every op that is a
- * value. FACTOR: norms only, x > threshold * mean or x < mean / threshold. mean: of earlier finite
- * values. */
+ * value. FACTOR: norms only, x > threshold * mean or x < mean / threshold; of scalars the first
+ * alone, since a loss is meant to fall. mean: of earlier finite values. */
 #define TP_TURBULENCE_RELATIVE 0
 #define TP_TURBULENCE_FACTOR 1
 
@@ -21,9 +22,10 @@ typedef struct tp_rule_options {
 
 typedef struct tp_rules tp_rules;
 
-/* rules and ops (TP_OP_…: the statistics that are looked at) are copied. */
+/* rules and ops (TP_OP_…: the statistics that are looked at) are copied. registry: has the keys of
+ * the records, and is borrowed until free. */
 tp_status tp_rules_new(tp_rules **out, const tp_rule_options *rules, uint32_t rule_count,
-                       const uint32_t *ops, uint32_t op_count);
+                       const uint32_t *ops, uint32_t op_count, const tp_registry *registry);
 void tp_rules_free(tp_rules *rules); /* accepts NULL */
 
 /* Appends to alerts (an array of tp_record) what fires in this step, in execution order for each

@@ -3,11 +3,12 @@
 
 #include "rules/rule.h"
 
-static bool leaves_range(const tp_rule_options *options, uint32_t op, double value, double mean)
+static bool leaves_range(const tp_judgement *judgement, uint32_t op, double value, double mean)
 {
-    double t = options->threshold;
-    if (options->mode == TP_TURBULENCE_FACTOR) {
-        return op == TP_OP_NORM && mean > 0 && (value > t * mean || value < mean / t);
+    double t = judgement->options->threshold;
+    if (judgement->options->mode == TP_TURBULENCE_FACTOR) {
+        const bool too_small = value < mean / t && !judgement->scalar;
+        return op == TP_OP_NORM && mean > 0 && (value > t * mean || too_small);
     }
     return fabs(value - mean) > t * fabs(mean);
 }
@@ -22,7 +23,7 @@ bool tp_rule_judge_turbulence(const tp_judgement *judgement, tp_alert *alert)
             continue;
         }
         double mean = baseline->sum / (double)baseline->count;
-        if (leaves_range(options, judgement->ops[i], value, mean)) {
+        if (leaves_range(judgement, judgement->ops[i], value, mean)) {
             alert->op = judgement->ops[i];
             alert->value = value;
             alert->baseline = mean;

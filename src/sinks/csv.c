@@ -11,7 +11,7 @@
 #include "sinks/decimal.h"
 #include "sinks/series.h"
 
-#define KINDS (TP_EXP_AVG_SQ + 1) /* indexed by quantity; 0 is not used */
+#define KINDS (TP_SCALAR + 1) /* indexed by quantity; 0 is not used */
 #define CURSOR_SIZE (4 + 4 + 8 + 8 + 8 + 8 * (size_t)(KINDS - 1))
 #define NO_WINDOW UINT64_MAX
 
@@ -65,9 +65,10 @@ static void put_header(const csv *sink, uint32_t quantity, tp_buf *out)
 {
     put_text(out, tp_has_micro_step(quantity) ? "vpp_stage,name,step,micro_step"
                                               : "vpp_stage,name,step");
-    for (uint32_t i = 0; i < sink->options.op_count; i++) {
+    const tp_columns columns = tp_columns_of(quantity, &sink->options);
+    for (uint32_t i = 0; i < columns.count; i++) {
         put_text(out, ",");
-        put_text(out, tp_op_name(sink->options.ops[i]));
+        put_text(out, quantity == TP_SCALAR ? "value" : tp_op_name(columns.ops[i]));
     }
     put_text(out, "\n");
 }
@@ -135,8 +136,9 @@ static tp_status put_row(csv *sink, const tp_record *record, uint64_t step, cons
         put_text(rows, ",");
         put_u64(rows, record->micro_step);
     }
-    for (uint32_t i = 0; i < sink->options.op_count; i++) {
-        uint32_t op = sink->options.ops[i];
+    const tp_columns columns = tp_columns_of(key->quantity, &sink->options);
+    for (uint32_t i = 0; i < columns.count; i++) {
+        uint32_t op = columns.ops[i];
         put_text(rows, ",");
         if (op == TP_OP_SHAPE) {
             put_shape(rows, dims, ndim);

@@ -8,6 +8,13 @@ bool tp_has_micro_step(uint32_t quantity)
     return quantity == TP_ACTIVATION || quantity == TP_ACTIVATION_GRAD;
 }
 
+tp_columns tp_columns_of(uint32_t quantity, const tp_sink_options *options)
+{
+    static const uint32_t value[] = {TP_OP_ID};
+    return quantity == TP_SCALAR ? (tp_columns){value, 1}
+                                 : (tp_columns){options->ops, options->op_count};
+}
+
 double tp_column_value(const tp_record *record, uint32_t op, uint32_t ndim)
 {
     return op == TP_OP_ID && ndim > 0 ? (double)NAN : tp_stats_op(&record->u.stats, op);

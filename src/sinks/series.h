@@ -16,6 +16,14 @@
  * step. */
 bool tp_has_micro_step(uint32_t quantity);
 
+/* The statistics that are written of a quantity: the configured ones, but of a scalar its value. */
+typedef struct tp_columns {
+    const uint32_t *ops;
+    uint32_t count;
+} tp_columns;
+
+tp_columns tp_columns_of(uint32_t quantity, const tp_sink_options *options);
+
 /* tp_stats_op, but the value itself (TP_OP_ID) only of tensors without dimensions. */
 double tp_column_value(const tp_record *record, uint32_t op, uint32_t ndim);
 

@@ -125,13 +125,18 @@ static tp_status announce_values(tensorboard *sink, const tp_series *series,
         snprintf(micro, sizeof micro, ":%" PRIu32, record->micro_step);
     }
     tp_buf_clear(&sink->block);
-    for (uint32_t i = 0; i < sink->options.op_count; i++) {
-        uint32_t op = sink->options.ops[i];
+    const tp_columns columns = tp_columns_of(key->quantity, &sink->options);
+    for (uint32_t i = 0; i < columns.count; i++) {
+        uint32_t op = columns.ops[i];
         if (op == TP_OP_SHAPE || op == TP_OP_DTYPE || (op == TP_OP_ID && ndim > 0)) {
             continue;
         }
-        snprintf(tag, sizeof tag, "%" PRId32 ":%s%s/rank%" PRIu32 "/%s_%s", key->vpp_stage, row,
-                 micro, sink->options.rank, tag_kind(key->quantity), tp_op_name(op));
+        if (key->quantity == TP_SCALAR) {
+            snprintf(tag, sizeof tag, "%s/rank%" PRIu32 "/scalar", row, sink->options.rank);
+        } else {
+            snprintf(tag, sizeof tag, "%" PRId32 ":%s%s/rank%" PRIu32 "/%s_%s", key->vpp_stage, row,
+                     micro, sink->options.rank, tag_kind(key->quantity), tp_op_name(op));
+        }
         put_value(&sink->summary, tag, tp_column_value(record, op, ndim), true);
         tp_buf_put_u32(&sink->block, op);
         size_t place = sink->block.size;

@@ -8,6 +8,7 @@
 #include "rules/rules.h"
 
 static const uint32_t norm_only[] = {TP_OP_NORM};
+static tp_registry *registry; /* knows no key but those that a test adds */
 
 /* A tensor of one element; its norm is |x|. */
 static tp_record one(uint32_t key, uint64_t order, double x)
@@ -17,6 +18,19 @@ static tp_record one(uint32_t key, uint64_t order, double x)
     const tp_tensor tensor = {&x, dims, NULL, TP_F64, 1};
     assert_int_equal(tp_stats_compute(&tensor, 1e-8, &record.u.stats), TP_OK);
     return record;
+}
+
+static int make_registry(void **state)
+{
+    (void)state;
+    return tp_registry_new(&registry) == TP_OK ? 0 : -1;
+}
+
+static int free_registry(void **state)
+{
+    (void)state;
+    tp_registry_free(registry);
+    return 0;
 }
 
 static size_t check(tp_rules *rules, const tp_record *records, uint64_t count, tp_buf *alerts)
@@ -39,7 +53,7 @@ static void test_relative(void **state)
     const tp_rule_options options = {TP_RULE_ANOMALY_TURBULENCE, TP_TURBULENCE_RELATIVE, 0.5, 1};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
-    assert_int_equal(tp_rules_new(&rules, &options, 1, norm_only, 1), TP_OK);
+    assert_int_equal(tp_rules_new(&rules, &options, 1, norm_only, 1, registry), TP_OK);
     assert_int_equal(check_one(rules, 4, &alerts), 0);   /* nothing to compare with */
     assert_int_equal(check_one(rules, 6, &alerts), 0);   /* mean 4: |6 - 4| = 2 is not more */
     assert_int_equal(check_one(rules, 2.4, &alerts), 1); /* mean 5: |2.4 - 5| > 2.5 */
@@ -63,7 +77,7 @@ static void test_factor(void **state)
     const tp_rule_options options = {TP_RULE_ANOMALY_TURBULENCE, TP_TURBULENCE_FACTOR, 10, 20};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
-    assert_int_equal(tp_rules_new(&rules, &options, 1, ops, 3), TP_OK);
+    assert_int_equal(tp_rules_new(&rules, &options, 1, ops, 3, registry), TP_OK);
     for (int i = 0; i < 20; i++) {
         /* 19 earlier values are too few, whatever comes */
         assert_int_equal(check_one(rules, i == 19 ? 1000 : 1, &alerts), 0);
@@ -85,7 +99,7 @@ static void test_nan(void **state)
                                        {TP_RULE_ANOMALY_NAN, 0, 100, 0}};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
-    assert_int_equal(tp_rules_new(&rules, options, 1, norm_only, 1), TP_OK);
+    assert_int_equal(tp_rules_new(&rules, options, 1, norm_only, 1, registry), TP_OK);
     tp_record records[] = {one(0, 0, 1), one(1, 1, NAN), one(2, 2, -INFINITY), one(3, 3, 1e300),
                            one(4, 4, NAN)};
     assert_int_equal(check(rules, records, 5, &alerts), 3);
@@ -102,7 +116,7 @@ static void test_nan(void **state)
     assert_int_equal(check(rules, records, 5, &alerts), 2);
     tp_rules_free(rules);
 
-    assert_int_equal(tp_rules_new(&rules, options + 1, 1, norm_only, 1), TP_OK);
+    assert_int_equal(tp_rules_new(&rules, options + 1, 1, norm_only, 1, registry), TP_OK);
     assert_int_equal(check_one(rules, 100, &alerts), 0);
     assert_int_equal(check_one(rules, -101, &alerts), 1);
     tp_rules_free(rules);
@@ -116,7 +130,7 @@ static void test_places(void **state)
     const tp_rule_options options = {TP_RULE_ANOMALY_TURBULENCE, TP_TURBULENCE_RELATIVE, 0.1, 1};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
-    assert_int_equal(tp_rules_new(&rules, &options, 1, norm_only, 1), TP_OK);
+    assert_int_equal(tp_rules_new(&rules, &options, 1, norm_only, 1, registry), TP_OK);
     tp_record records[300];
     for (uint32_t i = 0; i < 300; i++) {
         records[i] = one(i / 4, i, i + 1);
@@ -136,6 +150,33 @@ static void test_places(void **state)
     tp_buf_free(&alerts);
 }
 
+/* A loss that falls is no alarm; one that rises is, as the norm of a tensor would be. */
+static void test_scalars(void **state)
+{
+    (void)state;
+    const tp_rule_options options = {TP_RULE_ANOMALY_TURBULENCE, TP_TURBULENCE_FACTOR, 10, 3};
+    const tp_key key = {.name = "loss", .slot = -1, .quantity = TP_SCALAR};
+    tp_buf alerts = TP_BUF_INIT;
+    tp_rules *rules = NULL;
+    tp_registry *names = NULL;
+    uint32_t id = 1;
+    assert_int_equal(tp_registry_new(&names), TP_OK);
+    assert_int_equal(tp_registry_add_key(names, &key, &id), TP_OK);
+    assert_int_equal(id, 0);
+    for (int scalar = 0; scalar < 2; scalar++) {
+        assert_int_equal(tp_rules_new(&rules, &options, 1, norm_only, 1, scalar ? names : registry),
+                         TP_OK);
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(check_one(rules, 4, &alerts), 0);
+        }
+        assert_int_equal(check_one(rules, 0.125, &alerts), scalar ? 0 : 1);
+        assert_int_equal(check_one(rules, 50, &alerts), 1);
+        tp_rules_free(rules);
+    }
+    tp_registry_free(names);
+    tp_buf_free(&alerts);
+}
+
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -147,7 +188,7 @@ static void test_no_memory(void **state)
         tp_rules *rules = NULL;
         tp_buf alerts = TP_BUF_INIT;
         tp_mem_fail_after(n);
-        tp_status status = tp_rules_new(&rules, &options, 1, norm_only, 1);
+        tp_status status = tp_rules_new(&rules, &options, 1, norm_only, 1, registry);
         if (status == TP_OK) {
             status = tp_rules_check(rules, &batch, &alerts);
         }
@@ -163,9 +204,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_relative),  cmocka_unit_test(test_factor),
-        cmocka_unit_test(test_nan),       cmocka_unit_test(test_places),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_relative), cmocka_unit_test(test_factor),
+        cmocka_unit_test(test_nan),      cmocka_unit_test(test_places),
+        cmocka_unit_test(test_scalars),  cmocka_unit_test(test_no_memory),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_registry, free_registry);
 }
