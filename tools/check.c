@@ -26,6 +26,18 @@ static const char help[] =
     "  --fields  print every field: what to write, its defaults, what it does\n"
     "  --help    this text\n";
 
+static const char *kind_of(const tp_target *target)
+{
+    switch (tp_pattern_kind_of(target->name)) {
+    case TP_PATTERN_GLOB:
+        return " (a glob)";
+    case TP_PATTERN_REGEX:
+        return " (a regular expression)";
+    default:
+        return "";
+    }
+}
+
 static void print_targets(const tp_config *config)
 {
     if (config->target_count == 1 && config->targets[0].name[0] == '\0') {
@@ -34,12 +46,13 @@ static void print_targets(const tp_config *config)
     }
     printf("watches");
     for (uint32_t i = 0; i < config->target_count && i < 4; i++) {
-        printf("%s \"%s\"", i > 0 ? "," : "", config->targets[i].name);
+        printf("%s \"%s\"%s", i > 0 ? "," : "", config->targets[i].name,
+               kind_of(&config->targets[i]));
     }
     if (config->target_count > 4) {
         printf(" and %" PRIu32 " more", config->target_count - 4);
     }
-    puts("");
+    puts(config->string_prefix ? ", and every parameter whose name begins so" : "");
 }
 
 static void print_ranks(const tp_config *config)

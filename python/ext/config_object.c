@@ -15,6 +15,18 @@ static PyObject *target_names(const tp_config *config)
     return names;
 }
 
+/* For each target whether it is a pattern. */
+static PyObject *patterns(const tp_config *config)
+{
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < config->target_count; i++) {
+        if (PyList_Append(list, config->targets[i].pattern != NULL ? Py_True : Py_False) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
 static PyObject *ranks(const tp_config *config)
 {
     PyObject *list = PyList_New(0);
@@ -31,7 +43,7 @@ static PyObject *ranks(const tp_config *config)
 PyObject *config_to_dict(const tp_config *config)
 {
     return Py_BuildValue(
-        "{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d,s:N,s:N,s:N,s:N}", /* */
+        "{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d,s:N,s:N,s:N,s:N,s:N,s:N}", /* */
         "targets", target_names(config), "ops", metrics_op_names(config->ops, config->op_count),
         "xy_distribution", PyBool_FromLong(config->xy_distribution), "all_xy",
         PyBool_FromLong(config->all_xy), "forward_only", PyBool_FromLong(config->forward_only),
@@ -42,5 +54,6 @@ PyObject *config_to_dict(const tp_config *config)
         PyBool_FromLong(config->input_grad_tensor), "strict", PyBool_FromLong(config->strict),
         "eps", config->eps, "module_ranks", ranks(config), "squash_name",
         PyBool_FromLong(config->squash_name), "print_struct", PyBool_FromLong(config->print_struct),
-        "exit_after_struct", PyBool_FromLong(config->exit_after_struct));
+        "exit_after_struct", PyBool_FromLong(config->exit_after_struct), "patterns",
+        patterns(config), "string_prefix", PyBool_FromLong(config->string_prefix));
 }

@@ -296,6 +296,31 @@ static PyObject *monitor_observe(PyObject *object, PyObject *args, PyObject *kwa
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
+/* matches(target, name, beginning): does the pattern of the target with this number match? */
+static PyObject *monitor_matches(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    const monitor_object *self = (monitor_object *)object;
+    if (!is_open(self)) {
+        return NULL;
+    }
+    const long target = count == 3 ? PyLong_AsLong(args[0]) : -1;
+    const int beginning = count == 3 ? PyObject_IsTrue(args[2]) : -1;
+    if (beginning < 0 || target < 0 || target >= (long)self->config->target_count ||
+        self->config->targets[target].pattern == NULL || !PyUnicode_Check(args[1])) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "matches takes the number of a pattern and a name");
+        }
+        return NULL;
+    }
+    char *name = core_name(args[1]);
+    if (name == NULL) {
+        return NULL;
+    }
+    const bool yes = tp_pattern_matches(self->config->targets[target].pattern, name, beginning);
+    tp_free(name);
+    return PyBool_FromLong(yes);
+}
+
 static PyObject *monitor_log_scalar(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
     return scalars_log((monitor_object *)object, args, count);
@@ -362,6 +387,9 @@ static PyMethodDef monitor_methods[] = {
      "series."},
     {"observe", (PyCFunction)(void (*)(void))monitor_observe, METH_VARARGS | METH_KEYWORDS,
      "observe($self, key, tensor, micro_step=0)\n--\n\nRecords one tensor."},
+    {"matches", (PyCFunction)(void (*)(void))monitor_matches, METH_FASTCALL,
+     "matches($self, target, name, beginning, /)\n--\n\nDoes the pattern of the target with this "
+     "number match the name, or (beginning) what stands in front of one of its dots?"},
     {"log_scalar", (PyCFunction)(void (*)(void))monitor_log_scalar, METH_FASTCALL,
      "log_scalar($self, name, value, /)\n--\n\nRecords a number in the open step."},
     {"module_hook", (PyCFunction)(void (*)(void))monitor_module_hook, METH_FASTCALL,

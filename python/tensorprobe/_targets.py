@@ -6,7 +6,7 @@ import difflib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,9 @@ _SHORTER = [
         r"(norm.*)",
     )
 ]
+
+
+_NAMED_STRANGERS = 4  # targets without a match that a warning names; the others are counted
 
 
 @lru_cache(1 << 16)
@@ -116,27 +119,20 @@ class _Named:
     thing: Any
 
 
-def _matching(
-    target: str, things: list[_Named], fits: Callable[[str, str], bool]
-) -> Iterable[_Named]:
-    """What the target means in its most literal reading that means anything."""
-    chunk, text = _split(target)
-    candidates = [thing for thing in things if chunk is None or thing.vpp_stage == chunk]
-    for of_name, of_target in _READINGS:
-        wanted = of_target(text)
-        if wanted == "" and text != "":
-            continue  # nothing but wrappers' names: not everything
-        found = [thing for thing in candidates if fits(of_name(thing.name), wanted)]
-        if found:
-            return found
-    return []
-
-
 class Selection:
     """What a configuration means in a model, whose chunks are those of a virtual pipeline."""
 
-    def __init__(self, chunks: Sequence[torch.nn.Module], config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        chunks: Sequence[torch.nn.Module],
+        config: dict[str, Any],
+        pattern_matches: Callable[[int, str, bool], bool],
+    ) -> None:
+        """pattern_matches: as ``_core.Monitor.matches``."""
         self.targets: list[str] = config["targets"]
+        self._patterns: list[bool] = config["patterns"]
+        self._pattern_matches = pattern_matches
+        self._below = str.startswith if config["string_prefix"] else has_prefix
         self._squash: bool = config["squash_name"]
         self._modules = [
             _Named(stage, name, module)
@@ -149,14 +145,48 @@ class Selection:
             for name, parameter in chunk.named_parameters()
         ]
 
+    def _readings(self, number: int, beginning: bool) -> Iterator[Callable[[str], bool]]:
+        """How a target may be meant, from the most to the least literal way.
+
+        beginning: names that begin with it are meant, too.
+        """
+        text = _split(self.targets[number])[1]
+        fits = self._below if beginning else str.__eq__
+
+        def literally(of_name: Callable[[str], str], wanted: str) -> Callable[[str], bool]:
+            return lambda name: fits(of_name(name), wanted)
+
+        def as_pattern(of_name: Callable[[str], str]) -> Callable[[str], bool]:
+            return lambda name: self._pattern_matches(number, of_name(name), beginning)
+
+        if self._patterns[number]:
+            yield literally(str, text)
+            for of_name, _ in _READINGS:
+                yield as_pattern(of_name)
+            return
+        for of_name, of_target in _READINGS:
+            wanted = of_target(text)
+            if wanted != "" or text == "":  # nothing but wrappers' names: not everything
+                yield literally(of_name, wanted)
+
+    def _named_by(self, number: int, things: list[_Named], *, beginning: bool) -> list[_Named]:
+        """What the target means in its most literal reading that means anything."""
+        chunk = _split(self.targets[number])[0]
+        candidates = [thing for thing in things if chunk is None or thing.vpp_stage == chunk]
+        for fits in self._readings(number, beginning):
+            found = [thing for thing in candidates if fits(thing.name)]
+            if found:
+                return found
+        return []
+
     def modules(self, everything: bool) -> list[WatchedModule]:
         """Those that a target names (or all), each once, in the model's order."""
         numbers: dict[int, int] = {}
         if everything:
             numbers = {id(named.thing): -1 for named in self._modules}
         else:
-            for number, target in enumerate(self.targets):
-                for named in _matching(target, self._modules, str.__eq__):
+            for number in range(len(self.targets)):
+                for named in self._named_by(number, self._modules, beginning=False):
                     numbers.setdefault(id(named.thing), number)
         chosen = [named for named in self._modules if id(named.thing) in numbers]
         return [
@@ -169,8 +199,8 @@ class Selection:
         trainable = [named for named in self._parameters if named.thing.requires_grad]
         wanted = {
             id(named.thing)
-            for target in self.targets
-            for named in _matching(target, trainable, has_prefix)
+            for number in range(len(self.targets))
+            for named in self._named_by(number, trainable, beginning=True)
         }
         chosen = [named for named in trainable if id(named.thing) in wanted]
         return [
@@ -188,21 +218,33 @@ class Selection:
         return [one[1] if count[one] == 1 else name for one, name in zip(short, names, strict=True)]
 
     def warn_of_strangers(self) -> None:
-        """Warn of targets that name neither a module nor a parameter."""
+        """Warn of targets that name neither a module nor a parameter, with the nearest names."""
         strangers = [
             target
-            for target in self.targets
-            if not _matching(target, self._modules, str.__eq__)
-            and not _matching(target, self._parameters, has_prefix)
+            for number, target in enumerate(self.targets)
+            if not self._named_by(number, self._modules, beginning=False)
+            and not self._named_by(number, self._parameters, beginning=True)
         ]
         if not strangers:
             return
-        names = [named.name for named in (*self._modules, *self._parameters)]
-        near = difflib.get_close_matches(strangers[0], names, n=1, cutoff=0)
-        more = f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
+        names = list({named.name: None for named in (*self._modules, *self._parameters)})
+        lines = [
+            f"the model has no module or parameter {target!r}; {_nearest(target, names)}"
+            for target in strangers[:_NAMED_STRANGERS]
+        ]
+        if len(strangers) > len(lines):
+            lines.append(f"and {len(strangers) - len(lines)} more")
         warnings.warn(
-            f"tensorprobe: targets: the model has no module or parameter {strangers[0]!r}{more}; "
-            f"the nearest name is {near[0]!r}",
+            "tensorprobe: targets: " + "; ".join(lines),
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _nearest(target: str, names: list[str]) -> str:
+    """Say which names a mistyped target may have meant."""
+    text = _split(target)[1].removeprefix("re:")
+    near = difflib.get_close_matches(text, names, n=3, cutoff=0.7)
+    if len(near) > 1:
+        return "the nearest names are " + ", ".join(map(repr, near))
+    return f"the nearest name is {difflib.get_close_matches(text, names, n=1, cutoff=0)[0]!r}"

@@ -76,7 +76,7 @@ class Session:
         ranks = self._config["module_ranks"]
         self._selected = not ranks or rank in ranks
         self._report = report and rank == (min(ranks) if ranks else 0)
-        self._selection = Selection(self._chunks, self._config)
+        self._selection = Selection(self._chunks, self._config, monitor.matches)
         try:
             if self._selected:
                 self._selection.warn_of_strangers()

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "config/pattern.h"
 #include "tensorprobe/record.h"
 
 #define TP_FORMAT_CSV 1u
@@ -31,7 +32,8 @@ typedef struct tp_side_spec {
 } tp_side_spec;
 
 typedef struct tp_target {
-    char *name; /* module name, or prefix of parameter names; "" is everything */
+    char *name;          /* module name, or prefix of parameter names; "" is everything */
+    tp_pattern *pattern; /* NULL: the name is one */
     tp_side_spec input, output, input_grad, output_grad; /* none given: all sides */
 } tp_target;
 
@@ -68,6 +70,7 @@ typedef struct tp_config {
     uint64_t start_step;    /* a step s is collected when s >= start_step, */
     uint64_t step_interval; /* (s - start_step) % step_interval == 0, */
     uint64_t collect_times; /* and fewer than collect_times steps have been */
+    bool string_prefix;     /* a parameter's target needs no dot behind it */
     bool squash_name;       /* rows carry shortened names; targets match both */
     bool print_struct;      /* the first step only records what the modules pass around, */
     bool exit_after_struct; /* and the training ends with it */

@@ -289,6 +289,12 @@ static const tp_config_field root_fields[] = {
      .max = STEP_MAX,
      .fallback = "100000000",
      .does = "record so many steps, then no more"},
+    {.name = "string_prefix",
+     .read = tp_config_read_bool,
+     AT(string_prefix),
+     .fallback = "false",
+     .does = "a target takes every parameter whose name begins with it, as in both older "
+             "tools: `layers.1` those of `layers.10`, too"},
     {.name = "squash_name",
      .read = tp_config_read_bool,
      AT(squash_name),

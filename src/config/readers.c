@@ -87,12 +87,20 @@ tp_status tp_config_read_targets(const tp_config_text *text, const tp_config_fie
             return tp_fail(text->error, TP_ERR_NOMEM, "no memory for targets");
         }
         config->target_count++;
+        char message[256];
+        tp_status status = tp_pattern_new(&one->pattern, name, message, sizeof message);
+        if (status == TP_ERR_CONFIG) {
+            return tp_config_fail(text, &here, "%s", message);
+        }
+        if (status != TP_OK) {
+            return tp_fail(text->error, TP_ERR_NOMEM, "no memory for targets");
+        }
         if (!json_is_object(member)) {
             return tp_config_fail(text, &here,
                                   "must be an object: {} for all its tensors, or as in "
                                   "{\"input\": \"tuple[2]:0\"}");
         }
-        tp_status status = tp_config_read_object(text, spec->members, member, &here, one);
+        status = tp_config_read_object(text, spec->members, member, &here, one);
         if (status != TP_OK) {
             return status;
         }

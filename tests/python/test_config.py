@@ -45,7 +45,7 @@ GOOD = [
 # What no schema of one value can say.
 BETWEEN_VALUES = re.compile(
     r"with i < n, as|is missing|an email needs|takes no argument but|a factor is at least"
-    r"|first and the last time|duplicate|smtp_port"
+    r"|first and the last time|duplicate|smtp_port|no regular expression"
 )
 
 
