@@ -46,6 +46,13 @@ TP_API tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error
  * journal has no such place. After a failure the reader stands somewhere else: seek again. */
 TP_API tp_status tp_reader_seek(tp_reader *reader, tp_position position, tp_error *error);
 
+/* What tp_reader_next hands out from now on: batches and alerts of the steps first … last alone.
+ * Others are passed over without being read. With headers_only, batches and alerts have no more
+ * than step, rank and attempt (count 0, records NULL), and only their frames' headers are read:
+ * enough to see how far a journal goes, and to learn its keys. */
+TP_API void tp_reader_limit(tp_reader *reader, uint64_t first, uint64_t last,
+                            uint32_t headers_only);
+
 /* The next frame. TP_END: nothing more at present (a torn tail counts as nothing); calling again
  * later goes on when the writer has gone on. TP_ERR_CORRUPT: a damaged frame in the middle; the
  * error names file and offset, and the next call goes on behind the damage. */
@@ -60,6 +67,10 @@ TP_API const tp_key *tp_reader_key(const tp_reader *reader, uint32_t key);
 
 /* Number of keys defined up to here: their ids are 0 … count - 1. */
 TP_API uint32_t tp_reader_key_count(const tp_reader *reader);
+
+/* The defined keys one after the other, also where damage has left holes among the ids: *place is 0
+ * at first, and NULL is the end. */
+TP_API const tp_key *tp_reader_next_key(const tp_reader *reader, uint64_t *place, uint32_t *key);
 
 /* Dimensions of a shape: *ndim of them, owned by the reader. NULL when it has not been defined. */
 TP_API const int64_t *tp_reader_shape(const tp_reader *reader, uint32_t shape, uint32_t *ndim);

@@ -129,6 +129,9 @@ TP_API uint32_t tp_op_from_name(const char *name);
 /* Kind of file a quantity goes to: "actv", "actv_grad", "grad_unreduced" …; NULL if unknown. */
 TP_API const char *tp_quantity_name(uint32_t quantity);
 
+/* "input", "output", "" for TP_ROLE_NONE; NULL if unknown. Static. */
+TP_API const char *tp_role_name(uint32_t role);
+
 /* "AnomalyNan" …; NULL if unknown. */
 TP_API const char *tp_rule_name(uint32_t rule);
 

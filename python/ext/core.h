@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "dlpack.h"
+#include "tensorprobe/status.h"
 
 #define CORE_TYPE_CACHE 32
 
@@ -27,6 +28,7 @@ typedef struct core_state {
     PyTypeObject *input_grad_type;
     PyTypeObject *optimizer_hook_type;
     PyTypeObject *journal_type;
+    PyTypeObject *table_type;
     PyObject *config_error;
 
     /* Attribute names, interned. */
@@ -63,6 +65,9 @@ int64_t core_call_int(PyObject *function);
  * an error is set. */
 char *core_name(PyObject *text);
 
+/* Raises what fits the status; returns NULL. */
+PyObject *core_raise(tp_status status, const tp_error *error);
+
 /* The types, made by the module's exec slot. */
 extern PyType_Spec core_monitor_spec;
 extern PyType_Spec core_module_hook_spec;
@@ -70,8 +75,12 @@ extern PyType_Spec core_output_grad_spec;
 extern PyType_Spec core_input_grad_spec;
 extern PyType_Spec core_optimizer_hook_spec;
 extern PyType_Spec core_journal_spec;
+extern PyType_Spec core_table_spec;
 
 /* _core.inert_hook(): what a hook becomes when a model is pickled; it does nothing. */
 PyObject *core_inert_hook(PyObject *module, PyObject *unused);
+
+/* _core.find_journals(directory): those in and below it. */
+PyObject *core_find_journals(PyObject *module, PyObject *path);
 
 #endif

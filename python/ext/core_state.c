@@ -114,3 +114,20 @@ int core_load_torch(core_state *state)
     Py_DECREF(torch);
     return result;
 }
+
+PyObject *core_raise(tp_status status, const tp_error *error)
+{
+    char text[1024];
+    tp_error_format(error, text, sizeof(text));
+    PyObject *kind = status == TP_ERR_NOTFOUND   ? PyExc_FileNotFoundError
+                     : status == TP_ERR_CORRUPT  ? PyExc_ValueError
+                     : status == TP_ERR_VERSION  ? PyExc_ValueError
+                     : status == TP_ERR_ARGUMENT ? PyExc_ValueError
+                                                 : PyExc_OSError;
+    if (status == TP_ERR_NOMEM) {
+        PyErr_NoMemory();
+    } else {
+        PyErr_SetString(kind, text);
+    }
+    return NULL;
+}

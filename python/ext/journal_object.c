@@ -2,28 +2,13 @@
 #include <string.h>
 
 #include "core.h"
+#include "journal/select.h"
 #include "tensorprobe/reader.h"
 
 typedef struct journal_object {
     PyObject ob_base; /* as PyObject_HEAD */
     tp_reader *reader;
 } journal_object;
-
-static void raise_error(tp_status status, const tp_error *error)
-{
-    char text[1024];
-    tp_error_format(error, text, sizeof(text));
-    PyObject *kind = status == TP_ERR_NOTFOUND   ? PyExc_FileNotFoundError
-                     : status == TP_ERR_CORRUPT  ? PyExc_ValueError
-                     : status == TP_ERR_VERSION  ? PyExc_ValueError
-                     : status == TP_ERR_ARGUMENT ? PyExc_ValueError
-                                                 : PyExc_OSError;
-    if (status == TP_ERR_NOMEM) {
-        PyErr_NoMemory();
-    } else {
-        PyErr_SetString(kind, text);
-    }
-}
 
 static PyObject *journal_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -40,7 +25,7 @@ static PyObject *journal_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         const tp_status status = tp_reader_open(&self->reader, PyBytes_AsString(path), &error);
         if (status != TP_OK) {
             self->reader = NULL;
-            raise_error(status, &error);
+            core_raise(status, &error);
             Py_DECREF((PyObject *)self);
             self = NULL;
         }
@@ -63,11 +48,6 @@ static bool put(PyObject *dict, const char *name, PyObject *value)
     const bool ok = value != NULL && PyDict_SetItemString(dict, name, value) == 0;
     Py_XDECREF(value);
     return ok;
-}
-
-static const char *role_name(uint32_t role)
-{
-    return role == TP_ROLE_INPUT ? "input" : role == TP_ROLE_OUTPUT ? "output" : "";
 }
 
 static PyObject *shape_of(const tp_reader *reader, uint32_t shape)
@@ -142,10 +122,11 @@ static bool put_key(PyObject *dict, const tp_key *key, uint32_t call)
     char row[1024];
     tp_row_name(key, call, row, sizeof(row));
     const char *quantity = tp_quantity_name(key->quantity);
+    const char *role = tp_role_name(key->role);
     return put(dict, "name", PyUnicode_FromString(key->name)) &&
            put(dict, "row", PyUnicode_FromString(row)) &&
            put(dict, "quantity", PyUnicode_FromString(quantity == NULL ? "" : quantity)) &&
-           put(dict, "role", PyUnicode_FromString(role_name(key->role))) &&
+           put(dict, "role", PyUnicode_FromString(role == NULL ? "" : role)) &&
            put(dict, "vpp_stage", PyLong_FromLong(key->vpp_stage)) &&
            put(dict, "slot", PyLong_FromLong(key->slot));
 }
@@ -226,7 +207,7 @@ static PyObject *journal_next(PyObject *object, PyObject *args, PyObject *kwargs
         Py_RETURN_NONE;
     }
     if (status != TP_OK) {
-        raise_error(status, &error);
+        core_raise(status, &error);
         return NULL;
     }
     if (item.type == TP_ITEM_CLOSE) {
@@ -247,52 +228,6 @@ static PyObject *journal_next(PyObject *object, PyObject *args, PyObject *kwargs
     return dict;
 }
 
-/* What series() looks for; a member with its any-value is not compared. */
-typedef struct wanted {
-    const char *name;
-    const char *quantity;
-    const char *role; /* NULL: any */
-    int slot;         /* -2: any */
-    long long call, micro_step;
-    uint32_t op;
-} wanted;
-
-static bool is_wanted(const tp_reader *reader, const tp_record *record, const wanted *want)
-{
-    const tp_key *key = tp_reader_key(reader, record->key);
-    const char *quantity = key == NULL ? NULL : tp_quantity_name(key->quantity);
-    return record->kind == TP_RECORD_STATS && record->state == TP_SLOT_DONE && quantity != NULL &&
-           (want->call < 0 || record->call == want->call) &&
-           (want->micro_step < 0 || record->micro_step == want->micro_step) &&
-           (want->slot == -2 || key->slot == want->slot) && strcmp(key->name, want->name) == 0 &&
-           strcmp(quantity, want->quantity) == 0 &&
-           (want->role == NULL || strcmp(role_name(key->role), want->role) == 0);
-}
-
-/* A name under which nothing was recorded has no values; a word that means nothing is an error. */
-static bool words_exist(const wanted *want, const char *op)
-{
-    bool quantity = false;
-    for (uint32_t i = 1; tp_quantity_name(i) != NULL; i++) {
-        quantity = quantity || strcmp(tp_quantity_name(i), want->quantity) == 0;
-    }
-    if (!quantity) {
-        PyErr_Format(PyExc_ValueError, "no such quantity: '%s'; a CSV file's kind is one",
-                     want->quantity);
-        return false;
-    }
-    if (want->role != NULL && strcmp(want->role, role_name(TP_ROLE_INPUT)) != 0 &&
-        strcmp(want->role, role_name(TP_ROLE_OUTPUT)) != 0 && want->role[0] != '\0') {
-        PyErr_Format(PyExc_ValueError, "no such role: '%s'; write 'input' or 'output'", want->role);
-        return false;
-    }
-    if (want->op == 0) {
-        PyErr_Format(PyExc_ValueError, "no such op: '%s'", op);
-        return false;
-    }
-    return true;
-}
-
 static bool append(PyObject *list, PyObject *value)
 {
     const bool ok = value != NULL && PyList_Append(list, value) == 0;
@@ -300,18 +235,43 @@ static bool append(PyObject *list, PyObject *value)
     return ok;
 }
 
-static bool append_batch(const tp_reader *reader, const tp_batch *batch, const wanted *want,
-                         PyObject *steps, PyObject *values)
+static bool is_wanted(const tp_reader *reader, const tp_record *record,
+                      const tp_selection *selection)
+{
+    const tp_key *key = tp_reader_key(reader, record->key);
+    return record->kind == TP_RECORD_STATS && record->state == TP_SLOT_DONE && key != NULL &&
+           tp_selection_has_record(selection, record) && tp_selection_has_key(selection, key);
+}
+
+static bool append_batch(const tp_reader *reader, const tp_batch *batch,
+                         const tp_selection *selection, uint32_t op, PyObject *steps,
+                         PyObject *values)
 {
     bool ok = true;
     for (uint64_t i = 0; ok && batch->records != NULL && i < batch->count; i++) {
         const tp_record *record = &batch->records[i];
-        if (is_wanted(reader, record, want)) {
+        if (is_wanted(reader, record, selection)) {
             ok = append(steps, PyLong_FromUnsignedLongLong(batch->step)) &&
-                 append(values, PyFloat_FromDouble(tp_stats_op(&record->u.stats, want->op)));
+                 append(values, PyFloat_FromDouble(tp_stats_op(&record->u.stats, op)));
         }
     }
     return ok;
+}
+
+/* A name under which nothing was recorded has no values; a word that means nothing is an error. */
+static bool add_words(tp_selection *selection, const char *quantity, const char *role,
+                      const char *op)
+{
+    tp_error error = {0};
+    tp_status status = tp_selection_add_quantity(selection, quantity, &error);
+    if (status == TP_OK && role != NULL) {
+        status = tp_selection_add_role(selection, role, &error);
+    }
+    if (status == TP_OK && tp_op_from_name(op) == 0) {
+        PyErr_Format(PyExc_ValueError, "no such op: '%s'", op);
+        return false;
+    }
+    return status == TP_OK || core_raise(status, &error) != NULL;
 }
 
 /* series(name, quantity, role=None, op="norm", slot=None, call=None, micro_step=None) of what is
@@ -320,15 +280,25 @@ static PyObject *journal_series(PyObject *object, PyObject *args, PyObject *kwar
 {
     static char *names[] = {"name", "quantity", "role", "op", "slot", "call", "micro_step", NULL};
     journal_object *self = (journal_object *)object;
-    wanted want = {.slot = -2, .call = -1, .micro_step = -1};
+    const char *name = NULL;
+    const char *quantity = NULL;
+    const char *role = NULL;
     const char *op = "norm";
-    if (!is_open(self) || !PyArg_ParseTupleAndKeywords(args, kwargs, "ss|zsiLL:series", names,
-                                                       &want.name, &want.quantity, &want.role, &op,
-                                                       &want.slot, &want.call, &want.micro_step)) {
+    int slot = TP_ANY_SLOT;
+    long long call = -1;
+    long long micro_step = -1;
+    if (!is_open(self) ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "ss|zsiLL:series", names, &name, &quantity,
+                                     &role, &op, &slot, &call, &micro_step)) {
         return NULL;
     }
-    want.op = tp_op_from_name(op);
-    if (!words_exist(&want, op)) {
+    tp_selection selection = {.names = &name,
+                              .name_count = 1,
+                              .exact = true,
+                              .slot = slot,
+                              .call = call,
+                              .micro_step = micro_step};
+    if (!add_words(&selection, quantity, role, op)) {
         return NULL;
     }
     PyObject *steps = PyList_New(0);
@@ -342,10 +312,11 @@ static PyObject *journal_series(PyObject *object, PyObject *args, PyObject *kwar
             return Py_BuildValue("(NN)", steps, values);
         }
         if (status != TP_OK) {
-            raise_error(status, &error);
+            core_raise(status, &error);
             ok = false;
         } else if (item.type == TP_ITEM_BATCH) {
-            ok = append_batch(self->reader, &item.batch, &want, steps, values);
+            ok = append_batch(self->reader, &item.batch, &selection, tp_op_from_name(op), steps,
+                              values);
         }
     }
     Py_XDECREF(steps);

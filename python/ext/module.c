@@ -228,6 +228,7 @@ static int module_exec(PyObject *module)
         PyModule_AddObjectRef(module, "ConfigError", state->config_error) == 0 &&
         add_type(module, &core_monitor_spec, &state->monitor_type, "Monitor") &&
         add_type(module, &core_journal_spec, &state->journal_type, "JournalReader") &&
+        add_type(module, &core_table_spec, &state->table_type, "Table") &&
         add_type(module, &core_module_hook_spec, &state->module_hook_type, NULL) &&
         add_type(module, &core_output_grad_spec, &state->output_grad_type, NULL) &&
         add_type(module, &core_input_grad_spec, &state->input_grad_type, NULL) &&
@@ -249,6 +250,7 @@ static int for_each_reference(core_state *state, int (*visit)(PyObject **place, 
         (PyObject **)(void *)&state->input_grad_type,
         (PyObject **)(void *)&state->optimizer_hook_type,
         (PyObject **)(void *)&state->journal_type,
+        (PyObject **)(void *)&state->table_type,
         &state->config_error,
         &state->name_requires_grad,
         &state->name_grad_fn,
@@ -333,6 +335,9 @@ static PyMethodDef module_methods[] = {
      "to "
      "torch.histc; exponents_negative and exponents_positive, whose element k counts the numbers "
      "with 2**(k - 160) <= |x| < 2**(k - 159); a hash of the bits that doesn't depend on strides."},
+    {"find_journals", core_find_journals, METH_O,
+     "find_journals(directory, /)\n--\n\nThe directories in and below this one that hold a "
+     "journal."},
     {"inert_hook", core_inert_hook, METH_NOARGS,
      "inert_hook()\n--\n\nA module hook that does nothing: what a pickled one becomes."},
     {NULL, NULL, 0, NULL},

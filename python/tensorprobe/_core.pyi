@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,30 @@ class JournalReader:
     def keys(self) -> list[dict[str, Any]]: ...
     def close(self) -> None: ...
 
+class Table:
+    def __init__(
+        self,
+        table: str,
+        directories: list[bytes],
+        columns: list[bytes],
+        ranks: list[int],
+        first_step: int,
+        last_step: int,
+        names: list[bytes],
+        quantities: list[bytes],
+        roles: list[bytes],
+        slot: int,
+        call: int,
+        micro_step: int,
+    ) -> None: ...
+    @property
+    def columns(self) -> list[str]: ...
+    @property
+    def damaged(self) -> int: ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+    def __arrow_c_schema__(self) -> object: ...
+
+def find_journals(directory: str | os.PathLike[str], /) -> list[str]: ...
 def compute_stats(
     tensor: torch.Tensor,
     eps: float = 1e-8,

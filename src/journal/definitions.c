@@ -13,6 +13,7 @@
 typedef struct tp_definition {
     struct tp_definition *older; /* an earlier meaning of the id, kept for who holds its pointers */
     uint64_t segment;            /* number (of those begun) in which it was last defined */
+    uint32_t id;
     tp_key key;
     uint32_t ndim;
     uint32_t body_size;
@@ -137,6 +138,7 @@ static tp_status table_take(tp_definition_table *table, uint64_t segment, uint32
         if (status != TP_OK) {
             return status;
         }
+        made->id = id;
     }
     if (place == NULL) {
         size_t before = table->latest.size;
@@ -235,6 +237,21 @@ const tp_key *tp_definitions_key(const tp_definitions *definitions, uint32_t id)
 {
     const tp_definition *found = table_get(&definitions->keys, definitions->segments, id);
     return found != NULL ? &found->key : NULL;
+}
+
+const tp_key *tp_definitions_next_key(const tp_definitions *definitions, uint64_t *place,
+                                      uint32_t *id)
+{
+    const tp_buf *latest = &definitions->keys.latest;
+    tp_definition *const *all = (tp_definition **)(void *)latest->data;
+    while (*place < latest->size / sizeof(tp_definition *)) {
+        const tp_definition *definition = all[(*place)++];
+        if (definition->segment == definitions->segments) {
+            *id = definition->id;
+            return &definition->key;
+        }
+    }
+    return NULL;
 }
 
 const int64_t *tp_definitions_shape(const tp_definitions *definitions, uint32_t id, uint32_t *ndim)

@@ -37,6 +37,10 @@ void tp_definitions_begin(tp_definitions *definitions);
 tp_status tp_definitions_get(tp_definitions *definitions, const tp_buf *payload);
 
 const tp_key *tp_definitions_key(const tp_definitions *definitions, uint32_t id);
+/* One after the other, as tp_reader_next_key. */
+const tp_key *tp_definitions_next_key(const tp_definitions *definitions, uint64_t *place,
+                                      uint32_t *id);
+
 const int64_t *tp_definitions_shape(const tp_definitions *definitions, uint32_t id, uint32_t *ndim);
 
 #endif

@@ -21,6 +21,9 @@ struct tp_reader {
     int fd;
     tp_position at; /* offset 0: the segment's header has not been read yet */
     tp_run_info run;
+    uint64_t first_step; /* what is handed out: tp_reader_limit */
+    uint64_t last_step;
+    bool headers_only;
     tp_definitions definitions;
     ZSTD_DCtx *unpacker;
     tp_buf stored; /* bytes as they lie in the file */
@@ -95,8 +98,19 @@ static tp_status look_at_header(tp_reader *reader, tp_look *look, tp_error *erro
     return status;
 }
 
-/* TP_OK: a good frame (or segment header), its payload in reader->stored. TP_END: the file ends
- * before it does. TP_ERR_CORRUPT: neither. Any other error stands for itself. */
+static bool has_step(const tp_frame *frame)
+{
+    return frame->type == TP_FRAME_BATCH || frame->type == TP_FRAME_ALERTS;
+}
+
+static bool is_out_of_limits(const tp_reader *reader, const tp_frame *frame)
+{
+    return has_step(frame) && (frame->step < reader->first_step || frame->step > reader->last_step);
+}
+
+/* TP_OK: a good frame (or segment header), its payload in reader->stored unless it isn't wanted.
+ * TP_END: the file ends before it does. TP_ERR_CORRUPT: neither. Any other error stands for
+ * itself. */
 static tp_status look_here(tp_reader *reader, tp_look *look, tp_error *error)
 {
     uint64_t offset = reader->at.offset;
@@ -119,6 +133,10 @@ static tp_status look_here(tp_reader *reader, tp_look *look, tp_error *error)
     look->behind = offset + TP_FRAME_HEADER_SIZE + look->frame.stored_size;
     if (fstat(reader->fd, &info) != 0 || (uint64_t)info.st_size < look->behind) {
         return TP_END;
+    }
+    if (is_out_of_limits(reader, &look->frame) ||
+        (reader->headers_only && has_step(&look->frame))) {
+        return TP_OK;
     }
     status = read_bytes(reader, offset + TP_FRAME_HEADER_SIZE, look->frame.stored_size, error);
     if (status != TP_OK) {
@@ -231,6 +249,15 @@ static tp_status take(tp_reader *reader, const tp_look *seen, tp_batch *batch, u
                         .rank = reader->run.rank,
                         .attempt = reader->run.attempt,
                         .pp_stage = -1};
+    if (is_out_of_limits(reader, &seen->frame)) {
+        reader->at.offset = seen->behind;
+        return TP_OK;
+    }
+    if (reader->headers_only && has_step(&seen->frame)) {
+        *type = seen->frame.type == TP_FRAME_BATCH ? TP_ITEM_BATCH : TP_ITEM_ALERTS;
+        reader->at.offset = seen->behind;
+        return TP_OK;
+    }
     bool wanted = seen->frame.type >= TP_FRAME_DEFINITIONS && seen->frame.type <= TP_FRAME_ALERTS;
     if (wanted) {
         status =
@@ -273,6 +300,7 @@ tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error
         return tp_fail(error, TP_ERR_NOMEM, "no memory to open a journal");
     }
     reader->fd = -1;
+    reader->last_step = UINT64_MAX;
     tp_status status = tp_path_join(reader->folder, directory, "journal");
     if (status != TP_OK) {
         tp_fail(error, status, "path is too long: %.100s", directory);
@@ -345,6 +373,13 @@ tp_status tp_reader_seek(tp_reader *reader, tp_position position, tp_error *erro
     return status;
 }
 
+void tp_reader_limit(tp_reader *reader, uint64_t first, uint64_t last, uint32_t headers_only)
+{
+    reader->first_step = first;
+    reader->last_step = last;
+    reader->headers_only = headers_only != 0;
+}
+
 tp_status tp_reader_next(tp_reader *reader, tp_item *item, tp_error *error)
 {
     tp_look seen;
@@ -379,6 +414,11 @@ const tp_key *tp_reader_key(const tp_reader *reader, uint32_t key)
 uint32_t tp_reader_key_count(const tp_reader *reader)
 {
     return reader->definitions.keys.count;
+}
+
+const tp_key *tp_reader_next_key(const tp_reader *reader, uint64_t *place, uint32_t *key)
+{
+    return tp_definitions_next_key(&reader->definitions, place, key);
 }
 
 const int64_t *tp_reader_shape(const tp_reader *reader, uint32_t shape, uint32_t *ndim)

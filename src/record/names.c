@@ -11,6 +11,8 @@ static const char *const quantity_names[] = {
     NULL,           "actv",          "actv_grad", "grad_unreduced", "grad_reduced",
     "param_origin", "param_updated", "exp_avg",   "exp_avg_sq",     "scalar"};
 
+static const char *const role_names[] = {"", "input", "output"};
+
 static const char *const rule_names[] = {NULL, "AnomalyNan", "AnomalyTurbulence"};
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -38,6 +40,11 @@ uint32_t tp_op_from_name(const char *name)
 const char *tp_quantity_name(uint32_t quantity)
 {
     return quantity < LENGTH(quantity_names) ? quantity_names[quantity] : NULL;
+}
+
+const char *tp_role_name(uint32_t role)
+{
+    return role < LENGTH(role_names) ? role_names[role] : NULL;
 }
 
 const char *tp_rule_name(uint32_t rule)

@@ -1,0 +1,70 @@
+/* The columns of each table: how they are called, and where their values come from. */
+#ifndef TP_ARROW_COLUMNS_H
+#define TP_ARROW_COLUMNS_H
+
+#include "arrow/strings.h"
+#include "tensorprobe/reader.h"
+
+/* One row for each … */
+#define TP_TABLE_RUNS 1   /* journal */
+#define TP_TABLE_KEYS 2   /* key of a journal */
+#define TP_TABLE_SERIES 3 /* record that was filled */
+#define TP_TABLE_ALERTS 4 /* alert */
+#define TP_TABLE_STEPS 5  /* step */
+#define TP_TABLE_GAPS 6   /* step whose records were given up */
+
+/* How far a journal goes. */
+typedef struct tp_extent {
+    uint64_t steps;
+    int64_t first_step; /* -1: there is none */
+    int64_t last_step;
+    uint32_t attempts;
+    bool closed;
+} tp_extent;
+
+/* What rows have in common. */
+typedef struct tp_row_source {
+    const char *directory;
+    const tp_run_info *run;
+    const tp_reader *reader;
+    const tp_batch *batch;   /* NULL in runs and keys */
+    const tp_extent *extent; /* of runs */
+} tp_row_source;
+
+typedef struct tp_row {
+    const tp_key *key;       /* of keys, series and alerts */
+    const tp_record *record; /* of series and alerts */
+} tp_row;
+
+typedef struct tp_column tp_column;
+
+/* The values of one column in the batch that is being made. */
+typedef struct tp_cells {
+    const tp_column *column;
+    tp_buf values;
+    tp_buf offsets;     /* of a list */
+    tp_buf valid;       /* bits of a list */
+    uint64_t nulls;     /* likewise */
+    tp_strings strings; /* of a text */
+} tp_cells;
+
+/* The column of a table at this place, or of this name; NULL when there is none. */
+const tp_column *tp_column_at(uint32_t table, uint32_t place);
+const tp_column *tp_column_find(uint32_t table, const char *name);
+
+const char *tp_column_name(const tp_column *column);
+
+/* A schema of this column. TP_ERR_NOMEM. */
+tp_status tp_column_schema(const tp_column *column, struct ArrowSchema *out);
+
+/* Adds the values of these rows behind `length` that are there. TP_ERR_NOMEM, and what
+ * tp_strings_add says. */
+tp_status tp_cells_add(tp_cells *cells, uint64_t length, const tp_row_source *source,
+                       const tp_row *rows, uint64_t count);
+
+/* Moves the values into an array; the texts stay. TP_ERR_NOMEM. */
+tp_status tp_cells_take(tp_cells *cells, uint64_t length, struct ArrowArray *out);
+
+void tp_cells_free(tp_cells *cells);
+
+#endif

@@ -1,0 +1,145 @@
+#include "arrow/strings.h"
+
+#include <string.h>
+
+/* Bytes of the character of UTF-8 that begins here, 0 when none does (RFC 3629). */
+static size_t character(const uint8_t *p)
+{
+    const uint8_t lead = p[0];
+    const size_t size = lead < 0x80                   ? 1
+                        : lead >= 0xc2 && lead < 0xe0 ? 2
+                        : lead >= 0xe0 && lead < 0xf0 ? 3
+                        : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                      : 0;
+    for (size_t i = 1; i < size; i++) {
+        if ((p[i] & 0xc0) != 0x80) {
+            return 0; /* the terminator ends here, too */
+        }
+    }
+    /* Longer than need be, a surrogate, or above U+10FFFF. */
+    if ((lead == 0xe0 && p[1] < 0xa0) || (lead == 0xed && p[1] >= 0xa0) ||
+        (lead == 0xf0 && p[1] < 0x90) || (lead == 0xf4 && p[1] >= 0x90)) {
+        return 0;
+    }
+    return size;
+}
+
+static void put_characters(tp_buf *bytes, const char *text)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    while (*p != '\0') {
+        const size_t size = character(p);
+        if (size == 0) {
+            tp_buf_put(bytes, "\xef\xbf\xbd", 3);
+            p++;
+        } else {
+            tp_buf_put(bytes, p, size);
+            p += size;
+        }
+    }
+}
+
+static tp_status append(tp_strings *strings, const char *text)
+{
+    const size_t before = strings->bytes.size;
+    if (strings->offsets.size == 0) {
+        tp_buf_put_u32(&strings->offsets, 0);
+    }
+    put_characters(&strings->bytes, text);
+    const bool fits = strings->bytes.size <= INT32_MAX && strings->count < INT32_MAX;
+    tp_buf_put_u32(&strings->offsets, (uint32_t)strings->bytes.size);
+    if (strings->bytes.failed || strings->offsets.failed || !fits) {
+        strings->bytes.size = before;
+        return fits ? TP_ERR_NOMEM : TP_ERR_UNSUPPORTED;
+    }
+    strings->count++;
+    return TP_OK;
+}
+
+tp_status tp_strings_find(const tp_strings *strings, const void *identity, int32_t *number)
+{
+    uint32_t found = 0;
+    const tp_status status =
+        tp_map_get(&strings->identities, &identity, sizeof(const void *), &found);
+    *number = (int32_t)found;
+    return status;
+}
+
+tp_status tp_strings_add(tp_strings *strings, const char *text, const void *identity,
+                         int32_t *number)
+{
+    const size_t size = strlen(text);
+    uint32_t found = strings->count;
+    tp_status status = tp_map_get(&strings->texts, text, size, &found);
+    if (status == TP_ERR_NOTFOUND) {
+        found = strings->count;
+        status = append(strings, text);
+        if (status == TP_OK) {
+            status = tp_map_set(&strings->texts, text, size, found);
+        }
+    }
+    if (status == TP_OK && identity != NULL) {
+        status = tp_map_set(&strings->identities, &identity, sizeof(const void *), found);
+    }
+    *number = (int32_t)found;
+    return status;
+}
+
+void tp_strings_forget(tp_strings *strings)
+{
+    tp_map_free(&strings->identities);
+}
+
+/* Copies what there is into memory for readers. */
+static tp_shared *copy(const tp_buf *from)
+{
+    tp_buf bytes = TP_BUF_INIT;
+    tp_buf_put(&bytes, from->data, from->size);
+    tp_shared *shared = bytes.failed ? NULL : tp_shared_new(&bytes);
+    tp_buf_free(&bytes);
+    return shared;
+}
+
+static tp_status renew(tp_strings *strings)
+{
+    tp_shared *offsets = copy(&strings->offsets);
+    tp_shared *bytes = copy(&strings->bytes);
+    if (offsets == NULL || bytes == NULL) {
+        tp_shared_drop(offsets);
+        tp_shared_drop(bytes);
+        return TP_ERR_NOMEM;
+    }
+    tp_shared_drop(strings->shared_offsets);
+    tp_shared_drop(strings->shared_bytes);
+    strings->shared_offsets = offsets;
+    strings->shared_bytes = bytes;
+    strings->shared_count = strings->count;
+    return TP_OK;
+}
+
+tp_status tp_strings_array(tp_strings *strings, struct ArrowArray *out)
+{
+    tp_status status = TP_OK;
+    if (strings->shared_offsets == NULL || strings->shared_count != strings->count) {
+        status = renew(strings);
+    }
+    if (status == TP_OK) {
+        status = tp_array_new(out, strings->count, 3, 0, false);
+    }
+    if (status == TP_OK) {
+        tp_array_share(out, 1, strings->shared_offsets);
+        tp_array_share(out, 2, strings->shared_bytes);
+    }
+    return status;
+}
+
+void tp_strings_free(tp_strings *strings)
+{
+    tp_map_free(&strings->texts);
+    tp_map_free(&strings->identities);
+    tp_buf_free(&strings->offsets);
+    tp_buf_free(&strings->bytes);
+    tp_shared_drop(strings->shared_offsets);
+    tp_shared_drop(strings->shared_bytes);
+    *strings = (tp_strings){0};
+}
