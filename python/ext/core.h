@@ -44,7 +44,9 @@ typedef struct core_state {
     PyObject *to_dlpack;
     PyObject *is_neg;
     PyObject *disabled_dispatch; /* __torch_dispatch__ of a plain tensor type */
-    PyObject *sequence_nr, *graph_task_id, *is_grad_enabled, *set_grad_enabled;
+    PyObject *sequence_nr, *graph_task_id, *current_node;
+    PyObject *top_saved_tensors_hooks; /* NULL: this torch has none */
+    PyObject *is_grad_enabled, *set_grad_enabled, *is_fwd_grad_enabled, *is_inference_mode;
     PyObject *add;
     PyObject *queue_callback;
     PyObject *disable_torch_function; /* a context manager's type */

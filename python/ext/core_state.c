@@ -92,7 +92,10 @@ int core_load_torch(core_state *state)
         {"Tensor.__torch_dispatch__", &state->disabled_dispatch},
         {"_C._autograd._get_sequence_nr", &state->sequence_nr},
         {"_C._current_graph_task_id", &state->graph_task_id},
+        {"_C._current_autograd_node", &state->current_node},
         {"is_grad_enabled", &state->is_grad_enabled},
+        {"_C._is_fwd_grad_enabled", &state->is_fwd_grad_enabled},
+        {"is_inference_mode_enabled", &state->is_inference_mode},
         {"_C._set_grad_enabled", &state->set_grad_enabled},
         {"add", &state->add},
         {"autograd.Variable._execution_engine.queue_callback", &state->queue_callback},
@@ -109,6 +112,9 @@ int core_load_torch(core_state *state)
     }
     if (result == 0) {
         state->exchange = exchange_of((PyObject *)(void *)state->tensor_type);
+        state->top_saved_tensors_hooks =
+            look_up(torch, "_C._autograd._top_saved_tensors_default_hooks");
+        PyErr_Clear();
         state->torch_loaded = true;
     }
     Py_DECREF(torch);

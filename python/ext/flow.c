@@ -113,6 +113,8 @@ frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
     new->edges = new->inline_edges;
     new->edge_capacity = FRAME_INLINE_EDGES;
     new->hook = (struct module_hook *)(void *)Py_NewRef((PyObject *)(void *)hook);
+    new->thread = PyThread_get_thread_ident();
+    new->graph_task = -1;
     return new;
 }
 
@@ -145,6 +147,24 @@ frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook
         }
     }
     return NULL;
+}
+
+void monitor_forget_backward_frames(monitor_object *monitor)
+{
+    while (monitor->frame_count > 0 && monitor->frames[monitor->frame_count - 1]->graph_task >= 0) {
+        monitor_free_frame(monitor, monitor->frames[--monitor->frame_count]);
+    }
+}
+
+bool monitor_is_running(const monitor_object *monitor, const struct module_hook *hook)
+{
+    const unsigned long thread = PyThread_get_thread_ident();
+    for (uint32_t i = 0; i < monitor->frame_count; i++) {
+        if (monitor->frames[i]->hook == hook && monitor->frames[i]->thread == thread) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void monitor_free_frame(monitor_object *monitor, frame *old)

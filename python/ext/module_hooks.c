@@ -76,6 +76,7 @@ static void hook_dealloc(PyObject *self)
     tp_free(hook->name);
     free_sites(hook->activations);
     free_sites(hook->gradients);
+    tp_free(hook->owed.calls);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
 }
@@ -109,32 +110,6 @@ static bool is_own_module(const module_hook *hook, PyObject *module)
            PyWeakref_GetObject(hook->module) == module;
 }
 
-/* 1: this forward is training; 0: evaluation, no_grad, or the recomputation of a checkpointed part
- * during a backward; -1: an error is set. */
-static int is_training_forward(core_state *state, PyObject *module)
-{
-    PyObject *training = PyObject_GetAttr(module, state->name_training);
-    if (training == NULL) {
-        return -1;
-    }
-    const int in_training = PyObject_IsTrue(training);
-    Py_DECREF(training);
-    if (in_training <= 0) {
-        return in_training;
-    }
-    PyObject *grad_enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
-    if (grad_enabled == NULL) {
-        return -1;
-    }
-    const bool enabled = grad_enabled == Py_True;
-    Py_DECREF(grad_enabled);
-    if (!enabled) {
-        return 0;
-    }
-    const int64_t task = core_call_int(state->graph_task_id);
-    return PyErr_Occurred() ? -1 : task == -1;
-}
-
 static int32_t slot_of(const tensor_list *tensors, uint32_t number)
 {
     return tensors->count == 1 ? -1 : (int32_t)number;
@@ -163,12 +138,16 @@ static bool record_side(module_hook *hook, const frame *running, const tensor_li
     return true;
 }
 
-/* The root's forward begins: a new micro step, and what older forwards left behind is forgotten. */
-static void begin_root_forward(const module_hook *hook, bool training)
+/* The root's forward begins: a new micro step, and what older forwards left behind is forgotten. Not
+ * when it calls itself, or is run again in a backward. */
+static void begin_root_forward(const module_hook *hook, enum forward_kind kind, int64_t task)
 {
     monitor_object *monitor = hook->monitor;
+    if (task != -1 || monitor_is_running(monitor, hook)) {
+        return;
+    }
     monitor_forget_forward(monitor);
-    if (training) {
+    if (kind == FORWARD_WHOLE || kind == FORWARD_VALUES) {
         monitor->forward++;
         monitor->micro_steps[hook->vpp_stage]++;
     }
@@ -188,46 +167,67 @@ static bool change_side(module_hook *hook, enum side side, PyObject *const *valu
 /* Records the inputs and notes their gradient edges. args: the arguments, then the keyword ones. */
 static bool take_inputs(module_hook *hook, frame *running, PyObject *const *args)
 {
-    monitor_object *monitor = hook->monitor;
-    const bool forward = !monitor->config->backward_only;
-    const bool backward = !monitor->config->forward_only;
     tensor_list inputs;
-    bool ok = side_collect(hook, forward ? SIDE_INPUT : SIDE_INPUT_GRAD, args, &inputs);
-    if (ok && forward) {
+    bool ok = side_collect(hook, running->values ? SIDE_INPUT : SIDE_INPUT_GRAD, args, &inputs);
+    if (ok && running->values) {
         ok = record_side(hook, running, &inputs, TP_ROLE_INPUT) &&
-             (!backward || change_side(hook, SIDE_INPUT_GRAD, args, &inputs));
+             (!running->gradients || change_side(hook, SIDE_INPUT_GRAD, args, &inputs));
     }
-    if (ok && backward && monitor_is_active(monitor)) {
+    if (ok && running->gradients && monitor_is_active(hook->monitor)) {
         ok = input_edges_capture(hook, running, &inputs);
     }
     tensor_list_free(&inputs);
     return ok;
 }
 
-static bool enter(module_hook *hook, PyObject *const *args)
+/* Counts the call, or finds the one that is run again, and takes the inputs. */
+static bool begin_recorded(module_hook *hook, frame *running, enum forward_kind kind,
+                           const owed_call *paid, PyObject *const *args)
 {
     monitor_object *monitor = hook->monitor;
-    const int training = is_training_forward(monitor->state, args[0]);
-    if (hook->root) {
-        begin_root_forward(hook, training > 0);
-    }
-    if (!hook->recorded) {
-        return training >= 0;
-    }
-    frame *running = monitor_new_frame(monitor, hook);
-    if (running == NULL) {
-        return false;
-    }
-    bool ok = training >= 0;
-    if (training > 0) {
+    const tp_config *config = monitor->config;
+    if (kind == FORWARD_GRADIENTS) {
+        running->micro_step = paid->micro_step;
+        running->call = paid->call;
+    } else {
         if (hook->seen_forward != monitor->forward) {
             hook->seen_forward = monitor->forward;
             hook->calls = 0;
         }
         running->call = hook->calls++;
         running->micro_step = monitor_micro_step(monitor, hook->vpp_stage);
-        ok = take_inputs(hook, running, args + 1);
-        running->recorded = ok;
+    }
+    if (kind == FORWARD_VALUES && !config->forward_only &&
+        !forward_owes(hook, running->micro_step, running->call)) {
+        return false;
+    }
+    running->values = kind != FORWARD_GRADIENTS && !config->backward_only;
+    running->gradients = kind != FORWARD_VALUES && !config->forward_only;
+    if ((running->values || running->gradients) && !take_inputs(hook, running, args)) {
+        running->values = running->gradients = false;
+        return false;
+    }
+    return true;
+}
+
+static bool enter(module_hook *hook, PyObject *const *args)
+{
+    monitor_object *monitor = hook->monitor;
+    owed_call paid;
+    int64_t task = -1;
+    const enum forward_kind kind = forward_kind_of(hook, args[0], &paid, &task);
+    if (hook->root) {
+        begin_root_forward(hook, kind, task);
+    }
+    frame *running = monitor_new_frame(monitor, hook);
+    if (running == NULL) {
+        return false;
+    }
+    bool ok = kind != FORWARD_FAILED;
+    running->graph_task = task;
+    running->training = kind == FORWARD_WHOLE || kind == FORWARD_VALUES;
+    if (hook->recorded && ok && kind != FORWARD_IGNORED) {
+        ok = begin_recorded(hook, running, kind, &paid, args + 1);
     }
     /* Pushed whatever happened: the forward hook takes the newest frame of its module. */
     return monitor_push_frame(monitor, running) && ok;
@@ -236,15 +236,14 @@ static bool enter(module_hook *hook, PyObject *const *args)
 static bool leave(module_hook *hook, const frame *running, PyObject *output)
 {
     monitor_object *monitor = hook->monitor;
-    const bool forward = !monitor->config->backward_only;
-    const bool backward = !monitor->config->forward_only;
     tensor_list outputs;
-    bool ok = side_collect(hook, forward ? SIDE_OUTPUT : SIDE_OUTPUT_GRAD, &output, &outputs);
-    if (ok && forward) {
+    bool ok =
+        side_collect(hook, running->values ? SIDE_OUTPUT : SIDE_OUTPUT_GRAD, &output, &outputs);
+    if (ok && running->values) {
         ok = record_side(hook, running, &outputs, TP_ROLE_OUTPUT) &&
-             (!backward || change_side(hook, SIDE_OUTPUT_GRAD, &output, &outputs));
+             (!running->gradients || change_side(hook, SIDE_OUTPUT_GRAD, &output, &outputs));
     }
-    const bool gradients = ok && backward && monitor_is_active(monitor);
+    const bool gradients = ok && running->gradients && monitor_is_active(monitor);
     for (uint32_t i = 0; ok && gradients && i < outputs.count; i++) {
         ok = gradient_hook_tensor(hook, outputs.items[i].tensor, TP_ROLE_OUTPUT,
                                   slot_of(&outputs, i), running);
@@ -286,7 +285,8 @@ static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
         Py_RETURN_NONE; /* the hooks were registered while it ran */
     }
     const uint64_t begin = tp_clock_monotonic();
-    PyObject *result = !running->recorded || leave(hook, running, args[3])
+    const bool recorded = running->values || running->gradients;
+    PyObject *result = !recorded || leave(hook, running, args[3])
                            ? Py_NewRef(Py_None)
                            : monitor_trouble(monitor, hook->name);
     monitor_free_frame(monitor, running);

@@ -2,6 +2,7 @@
 #ifndef TP_EXT_MODULE_HOOKS_H
 #define TP_EXT_MODULE_HOOKS_H
 
+#include "forwards.h"
 #include "monitor_object.h"
 #include "sides.h"
 
@@ -22,6 +23,7 @@ typedef struct module_hook {
     bool recorded;         /* false: only counts */
     uint64_t seen_forward; /* calls counts the calls in this forward of the root */
     uint32_t calls;
+    owed_calls owed;
     side_filter filter;
     site_list activations[2]; /* input, output */
     site_list gradients[2];

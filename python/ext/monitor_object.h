@@ -33,7 +33,11 @@ typedef struct input_edge {
 #define FRAME_INLINE_EDGES 4
 typedef struct frame {
     struct module_hook *hook; /* owned */
-    bool recorded;            /* a training forward */
+    bool training;            /* a training forward, recorded or not */
+    bool values;              /* its activations are recorded */
+    bool gradients;           /* and their gradients */
+    int64_t graph_task;       /* the backward in which it runs, -1: none */
+    unsigned long thread;
     uint32_t micro_step;
     uint32_t call;
     int64_t entry_sequence_nr;
@@ -145,6 +149,14 @@ void monitor_add_time(monitor_object *monitor, uint64_t begin);
 frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook);
 bool monitor_push_frame(monitor_object *monitor, frame *new);
 frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook);
+
+/* Takes out the newest frames that belong to backwards, when none is running: a recomputation stops
+ * in the middle of a module when it has what it needs. */
+void monitor_forget_backward_frames(monitor_object *monitor);
+
+/* Is a forward of this module running in this thread? */
+bool monitor_is_running(const monitor_object *monitor, const struct module_hook *hook);
+
 void monitor_free_frame(monitor_object *monitor, frame *old);
 bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t slot);
 

@@ -133,8 +133,11 @@ class Session:
         hook = self._monitor.module_hook(module, name, vpp_stage, root, recorded, target)
         handles = self._module_handles
         handles.append(module.register_forward_pre_hook(hook.forward_pre, with_kwargs=True))
-        if recorded:
-            handles.append(module.register_forward_hook(hook.forward, with_kwargs=True))
+        if recorded or root:
+            # Of the root the end is noticed also when it fails: another forward isn't within it.
+            handles.append(
+                module.register_forward_hook(hook.forward, with_kwargs=True, always_call=root)
+            )
 
     def use_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
         """End steps with this optimizer's from now on, instead of with the one before."""
