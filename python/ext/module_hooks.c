@@ -138,8 +138,8 @@ static bool record_side(module_hook *hook, const frame *running, const tensor_li
     return true;
 }
 
-/* The root's forward begins: a new micro step, and what older forwards left behind is forgotten. Not
- * when it calls itself, or is run again in a backward. */
+/* The root's forward begins: a new micro step, and what older forwards left behind is forgotten.
+ * Not when it calls itself, or is run again in a backward. */
 static void begin_root_forward(const module_hook *hook, enum forward_kind kind, int64_t task)
 {
     monitor_object *monitor = hook->monitor;
