@@ -11,6 +11,9 @@ shows medians of CPU time of this thread:
 * read: a plain read of as many bytes (libc's memchr for a byte that is not there): the physical
   limit.
 
+Another table does the same for Adam's update and ratio: `compute_adam` with two histograms of 30
+bins, torch's expression with two histc, and a plain read of both moments.
+
     python bench/stats.py [--json] [--dtype f32 bf16 f8 …] [--max-mib 64] [--rounds 11]
 """
 
@@ -128,6 +131,75 @@ def measure(name: str, elements: int, rounds: int) -> Row:
     )
 
 
+@dataclass
+class AdamRow:
+    """As Row; of Adam's update and ratio with two histograms."""
+
+    elements: int
+    bytes: int
+    pass_ns: float
+    torch_ns: float
+    read_ns: float
+    pass_gb_s: float
+    share_of_read: float
+    torch_over_pass: float
+
+
+def measure_adam(elements: int, rounds: int) -> AdamRow:
+    generator = torch.Generator().manual_seed(1)
+    m = torch.randn(elements, generator=generator) * 1e-3
+    v = torch.randn(elements, generator=generator).square() * 1e-6
+    size = 2 * elements * m.element_size()
+
+    def in_torch() -> None:
+        deviation = torch.sqrt(v / (1 - 0.999**50))
+        direction = m / (1 - 0.9**50)
+        torch.histc(direction / (deviation + EPS), 30, -1, 1)
+        torch.histc(direction / deviation, 30, -1, 1)
+
+    ways: list[Callable[[], object]] = [
+        lambda: _core.compute_adam(m, v, step=50, histogram=(30, -1, 1)),
+        in_torch,
+        plain_read(size),
+    ]
+    repeats = []
+    for way in ways:
+        way()
+        repeats.append(max(1, round(SAMPLE_NS / max(1.0, sample(way, 3)))))
+    times = [[sample(w, n) for w, n in zip(ways, repeats, strict=True)] for _ in range(rounds)]
+    ours, in_ops, read = (statistics.median(column) for column in zip(*times, strict=True))
+    return AdamRow(
+        elements=elements,
+        bytes=size,
+        pass_ns=ours,
+        torch_ns=in_ops,
+        read_ns=read,
+        pass_gb_s=size / ours,
+        share_of_read=read / ours,
+        torch_over_pass=in_ops / ours,
+    )
+
+
+def show_adam(sizes: list[int], rounds: int, as_json: bool) -> None:
+    if not as_json:
+        print(
+            f"\n{'Adam':5} {'elements':>10} {'pass':>12} {'torch':>13} {'read':>12} "
+            f"{'pass GB/s':>9} {'of read':>7} {'torch/pass':>12}"
+        )
+    for size in sizes:
+        row = measure_adam(size // 8, rounds)
+        if as_json:
+            print(json.dumps(asdict(row)), flush=True)
+            continue
+        print(
+            f"{'f32':5} {row.elements:10} {row.pass_ns / 1e3:9.2f} µs "
+            f"{row.torch_ns / 1e3:10.1f} µs "
+            f"{row.read_ns / 1e3:9.2f} µs {row.pass_gb_s:9.1f} {row.share_of_read:7.0%} "
+            f"{row.torch_over_pass:11.1f}×",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -161,6 +233,7 @@ def main() -> None:
                 f"{row.six_ops_over_pass:11.0f}×",
                 flush=True,
             )
+    show_adam([s for s in sizes if s <= arguments.max_mib << 20], arguments.rounds, arguments.json)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def public_rooms(rooms: dict[str, set[str]]) -> dict[str, str]:
     """Return the room that stands behind each public header."""
     owners = {f"tensorprobe/{room}.h": room for room in rooms}
     owners |= {"tensorprobe/status.h": "base", "tensorprobe/version.h": "base"}
-    owners |= {"tensorprobe/reader.h": "journal"}
+    owners |= {"tensorprobe/reader.h": "journal", "tensorprobe/optimizer.h": "stats"}
     return owners
 
 

@@ -3,6 +3,7 @@
 #define TENSORPROBE_H
 
 #include "tensorprobe/monitor.h"
+#include "tensorprobe/optimizer.h"
 #include "tensorprobe/reader.h"
 #include "tensorprobe/record.h"
 #include "tensorprobe/stats.h"

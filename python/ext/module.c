@@ -3,13 +3,14 @@
 
 #include "base/cpu.h"
 #include "base/mem.h"
+#include "compute.h"
 #include "core.h"
 #include "stats/kernels.h"
 #include "tensor_access.h"
 #include "tensorprobe/record.h"
 #include "tensorprobe/version.h"
 
-static int isa_from_name(const char *name)
+int core_isa_from_name(const char *name)
 {
     if (name == NULL) {
         return tp_cpu_isa();
@@ -22,7 +23,7 @@ static int isa_from_name(const char *name)
     return -1;
 }
 
-static PyObject *stats_to_dict(const tp_stats *s, const char *kernel)
+PyObject *core_stats_to_dict(const tp_stats *s, const char *kernel)
 {
     return Py_BuildValue(
         "{s:K,s:K,s:K,s:K,s:K,s:K,s:d,s:d,s:d,s:d,s:d,s:K,s:d,s:d,s:d,s:d,s:L,s:d,s:d,s:d,s:s}",
@@ -36,7 +37,7 @@ static PyObject *stats_to_dict(const tp_stats *s, const char *kernel)
 }
 
 /* False for views made by conj().imag and the like, whose sign in memory is wrong. */
-static bool has_right_signs(const core_state *state, PyObject *tensor)
+bool core_has_right_signs(const core_state *state, PyObject *tensor)
 {
     PyObject *negative = PyObject_CallFunctionObjArgs(state->is_neg, tensor, NULL);
     const bool right = negative == Py_False;
@@ -45,7 +46,7 @@ static bool has_right_signs(const core_state *state, PyObject *tensor)
     return right;
 }
 
-static PyObject *list_of_counts(const uint64_t *counts, size_t n)
+PyObject *core_list_of_counts(const uint64_t *counts, size_t n)
 {
     PyObject *list = PyList_New((Py_ssize_t)n);
     for (size_t i = 0; list != NULL && i < n; i++) {
@@ -61,13 +62,13 @@ static PyObject *list_of_counts(const uint64_t *counts, size_t n)
 static bool add_outputs(PyObject *dict, const tp_stats_options *options)
 {
     PyObject *bins =
-        options->bins != NULL ? list_of_counts(options->bins, options->bin_count) : NULL;
+        options->bins != NULL ? core_list_of_counts(options->bins, options->bin_count) : NULL;
     bool ok = options->bins == NULL ||
               (bins != NULL && PyDict_SetItemString(dict, "histogram", bins) == 0);
     Py_XDECREF(bins);
     if (ok && options->exponents != NULL) {
-        PyObject *negative = list_of_counts(options->exponents->negative, TP_EXPONENT_BINS);
-        PyObject *positive = list_of_counts(options->exponents->positive, TP_EXPONENT_BINS);
+        PyObject *negative = core_list_of_counts(options->exponents->negative, TP_EXPONENT_BINS);
+        PyObject *positive = core_list_of_counts(options->exponents->positive, TP_EXPONENT_BINS);
         ok = negative != NULL && positive != NULL &&
              PyDict_SetItemString(dict, "exponents_negative", negative) == 0 &&
              PyDict_SetItemString(dict, "exponents_positive", positive) == 0;
@@ -101,7 +102,7 @@ static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwarg
         core_load_torch(state) != 0) {
         return NULL;
     }
-    const int isa = isa_from_name(isa_name);
+    const int isa = core_isa_from_name(isa_name);
     if (isa < 0) {
         return PyErr_Format(PyExc_ValueError,
                             "isa is 'scalar', 'avx2', 'avx512' or 'neon', not '%s'", isa_name);
@@ -129,7 +130,7 @@ static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwarg
     tp_stats stats;
     const char *kernel = NULL;
     tp_status status = TP_ERR_UNSUPPORTED;
-    if (view.why == NULL && !has_right_signs(state, tensor)) {
+    if (view.why == NULL && !core_has_right_signs(state, tensor)) {
         view.why = "its negative bit is set";
     }
     if (view.why == NULL) {
@@ -141,7 +142,7 @@ static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwarg
     tensor_view_close(&view);
     PyObject *dict = NULL;
     if (status == TP_OK) {
-        dict = stats_to_dict(&stats, kernel);
+        dict = core_stats_to_dict(&stats, kernel);
         if (dict != NULL && !add_outputs(dict, &options)) {
             Py_CLEAR(dict);
         }
@@ -342,6 +343,14 @@ static PyMethodDef module_methods[] = {
     {"find_journals", core_find_journals, METH_O,
      "find_journals(directory, /)\n--\n\nThe directories in and below this one that hold a "
      "journal."},
+    {"compute_adam", (PyCFunction)(void (*)(void))core_compute_adam, METH_VARARGS | METH_KEYWORDS,
+     "compute_adam(exp_avg, exp_avg_sq, *, beta1=0.9, beta2=0.999, eps=1e-08, step=0.0, "
+     "zeros_eps=1e-08, histogram=None, isa=None)\n--\n\nStatistics of Adam's update and ratio from "
+     "one read of its moments, as (update, ratio). step 0: without bias correction."},
+    {"compute_agreement", (PyCFunction)(void (*)(void))core_compute_agreement,
+     METH_VARARGS | METH_KEYWORDS,
+     "compute_agreement(gradient, momentum, isa=None)\n--\n\nHow many elements have the same sign: "
+     "count, same, opposite, zero, nan, and the share that they make."},
     {"inert_hook", core_inert_hook, METH_NOARGS,
      "inert_hook()\n--\n\nA module hook that does nothing: what a pickled one becomes."},
     {NULL, NULL, 0, NULL},

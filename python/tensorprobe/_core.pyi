@@ -139,4 +139,19 @@ def compute_stats(
     exponents: bool = False,
     content_hash: bool = False,
 ) -> dict[str, Any]: ...
+def compute_adam(
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    step: float = 0.0,
+    zeros_eps: float = 1e-8,
+    histogram: tuple[int, float, float] | None = None,
+    isa: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]: ...
+def compute_agreement(
+    gradient: torch.Tensor, momentum: torch.Tensor, isa: str | None = None
+) -> dict[str, Any]: ...
 def inert_hook() -> ModuleHook: ...

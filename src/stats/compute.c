@@ -8,7 +8,7 @@
 
 _Static_assert(sizeof(tp_stats) == 136, "tp_stats is stored in journals as is");
 
-static const tp_kernel *kernel_of(int isa, uint32_t dtype)
+const tp_kernel *tp_kernel_with(int isa, uint32_t dtype)
 {
     dtype = dtype > TP_BF16 && tp_dtype_size(dtype) > 0 ? TP_F64 : dtype; /* converted or counted */
     switch (isa) {
@@ -38,6 +38,7 @@ static uint64_t abs_max_index(const tp_pass *pass, tp_walk *walk, const tp_tenso
 
 typedef struct reading {
     const tp_kernel *kernel;
+    const tp_loops *loops;
     const tp_tensor *tensor;
     const tp_stats_options *options;
     tp_walk walk;
@@ -53,7 +54,7 @@ static void read_tensor(void *context)
     tp_pass pass;
     tp_pass_open(&pass, tensor->dtype, job->kernel, job->options->eps);
     tp_extras extras;
-    tp_extras_open(&extras, job->options, tensor, walk);
+    tp_extras_open(&extras, job->options, job->loops, tensor, walk);
     uint64_t abs_max_from = 0;
     while (walk->left > 0) {
         const uint64_t position = walk->count - walk->left;
@@ -74,26 +75,21 @@ static void read_tensor(void *context)
     }
 }
 
-static bool bins_are_valid(const tp_stats_options *options)
-{
-    const float low = (float)options->low;
-    const float high = (float)options->high;
-    return low < high && high - low < INFINITY && options->bin_count >= 1 &&
-           options->bin_count <= TP_MAX_BINS;
-}
-
 static tp_status compute(const tp_tensor *tensor, const tp_stats_options *options, int isa,
                          tp_stats *out, const char **name)
 {
-    if (tensor == NULL || options == NULL || out == NULL || !(options->eps >= 0.0) ||
-        (options->bins != NULL && !bins_are_valid(options))) {
+    if (tensor == NULL || options == NULL || out == NULL || !tp_extras_are_valid(options)) {
         return TP_ERR_ARGUMENT;
     }
-    const tp_kernel *kernel = kernel_of(isa, tensor->dtype);
+    const tp_kernel *kernel = tp_kernel_with(isa, tensor->dtype);
     if (kernel == NULL) {
         return TP_ERR_UNSUPPORTED;
     }
-    reading job = {.kernel = kernel, .tensor = tensor, .options = options, .out = out};
+    reading job = {.kernel = kernel,
+                   .loops = tp_loops_with(isa),
+                   .tensor = tensor,
+                   .options = options,
+                   .out = out};
     const tp_status status = tp_walk_open(&job.walk, tensor);
     if (status == TP_OK) {
         tp_in_default_environment(read_tensor, &job);
@@ -112,11 +108,10 @@ tp_status tp_stats_compute_isa(const tp_tensor *tensor, const tp_stats_options *
                                          : TP_ERR_UNSUPPORTED;
 }
 
-/* The best that both this build and tp_cpu_isa allow. */
-static int isa_in_use(void)
+int tp_stats_isa_in_use(void)
 {
     int isa = tp_cpu_isa();
-    while (isa > TP_ISA_SCALAR && kernel_of(isa, TP_F32) == NULL) {
+    while (isa > TP_ISA_SCALAR && tp_kernel_with(isa, TP_F32) == NULL) {
         isa--;
     }
     return isa;
@@ -124,12 +119,12 @@ static int isa_in_use(void)
 
 const char *tp_stats_isa(void)
 {
-    return tp_cpu_isa_name(isa_in_use());
+    return tp_cpu_isa_name(tp_stats_isa_in_use());
 }
 
 const tp_kernel *tp_kernel_of(uint32_t dtype)
 {
-    return kernel_of(isa_in_use(), dtype);
+    return tp_kernel_with(tp_stats_isa_in_use(), dtype);
 }
 
 void tp_stats_options_defaults(tp_stats_options *options)
@@ -140,13 +135,13 @@ void tp_stats_options_defaults(tp_stats_options *options)
 tp_status tp_stats_compute(const tp_tensor *tensor, double eps, tp_stats *out)
 {
     const tp_stats_options options = {.eps = eps};
-    return compute(tensor, &options, isa_in_use(), out, NULL);
+    return compute(tensor, &options, tp_stats_isa_in_use(), out, NULL);
 }
 
 tp_status tp_stats_compute_with(const tp_tensor *tensor, const tp_stats_options *options,
                                 tp_stats *out)
 {
-    return compute(tensor, options, isa_in_use(), out, NULL);
+    return compute(tensor, options, tp_stats_isa_in_use(), out, NULL);
 }
 
 double tp_stats_norm(const tp_stats *stats)

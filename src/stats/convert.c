@@ -1,9 +1,6 @@
 #include "stats/convert.h"
 
 #include <math.h>
-#include <string.h>
-
-#include "tensorprobe/tensor.h"
 
 #define INTEGERS(name, type)                                                                       \
     static void name(const void *data, size_t n, double *out)                                      \

@@ -6,10 +6,20 @@
 /* Elements that are looked at together. */
 #define PIECE 512
 
-void tp_extras_open(tp_extras *extras, const tp_stats_options *options, const tp_tensor *tensor,
-                    const tp_walk *walk)
+bool tp_extras_are_valid(const tp_stats_options *options)
+{
+    const float low = (float)options->low;
+    const float high = (float)options->high;
+    return options->eps >= 0.0 && (options->bins == NULL ||
+                                   (low < high && high - low < INFINITY &&
+                                    options->bin_count >= 1 && options->bin_count <= TP_MAX_BINS));
+}
+
+void tp_extras_open(tp_extras *extras, const tp_stats_options *options, const tp_loops *loops,
+                    const tp_tensor *tensor, const tp_walk *walk)
 {
     extras->options = options;
+    extras->loops = loops;
     extras->hashes = options->hash != NULL;
     if (extras->hashes) {
         tp_hash_open(&extras->hash, tensor, walk);
@@ -60,61 +70,22 @@ static void count_exponent(tp_exponents *exponents, double x, uint64_t times)
     (bits >> 63 != 0 ? exponents->negative : exponents->positive)[bin] += times;
 }
 
-static float float_of(uint32_t dtype, const uint8_t *at)
+static const float *floats_of(const tp_loops *loops, uint32_t dtype, const void *x, size_t n,
+                              float *room)
 {
-    float x;
-    uint32_t bits;
-    uint16_t half;
-    if (dtype == TP_F32) {
-        memcpy(&x, at, sizeof(x));
+    if (dtype == TP_F16) {
+        loops->widen_f16(x, n, room);
+    } else if (dtype == TP_BF16) {
+        loops->widen_bf16(x, n, room);
+    } else if ((uintptr_t)x % sizeof(*room) == 0) {
         return x;
+    } else {
+        memcpy(room, x, n * sizeof(*room));
     }
-    memcpy(&half, at, sizeof(half));
-    if (dtype == TP_BF16) {
-        bits = (uint32_t)half << 16;
-        memcpy(&x, &bits, sizeof(x));
-        return x;
-    }
-    /* As if the exponent were that of an f32, then put right by a multiplication, which is exact;
-     * only Inf and NaN need another exponent. */
-    bits = (uint32_t)(half & 0x7fff) << 13;
-    memcpy(&x, &bits, sizeof(x));
-    x *= 0x1p112F;
-    memcpy(&bits, &x, sizeof(bits));
-    bits |= x >= 0x1p16F ? 0x7f800000U : 0;
-    bits |= (uint32_t)(half & 0x8000) << 16;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
+    return room;
 }
 
-static void look_at_floats(const tp_stats_options *options, uint32_t dtype, const uint8_t *data,
-                           size_t n)
-{
-    const size_t size = dtype == TP_F32 ? 4 : 2;
-    float x[PIECE];
-    for (size_t i = 0; i < n; i++) {
-        x[i] = float_of(dtype, data + i * size);
-    }
-    if (options->bins != NULL) {
-        histogram_f32(options, x, n, 1);
-    }
-    for (size_t i = 0; options->exponents != NULL && i < n; i++) {
-        count_exponent(options->exponents, (double)x[i], 1);
-    }
-}
-
-static void look_at_doubles(const tp_stats_options *options, const uint8_t *data, size_t n)
-{
-    double x[PIECE];
-    memcpy(x, data, n * sizeof(*x));
-    if (options->bins != NULL) {
-        histogram_f64(options, x, n, 1);
-    }
-    for (size_t i = 0; options->exponents != NULL && i < n; i++) {
-        count_exponent(options->exponents, x[i], 1);
-    }
-}
-
+/* Few bins are counted when all elements of the block have theirs. */
 void tp_extras_block(tp_extras *extras, uint32_t dtype, const tp_pass *pass, const void *data,
                      size_t n)
 {
@@ -123,15 +94,38 @@ void tp_extras_block(tp_extras *extras, uint32_t dtype, const tp_pass *pass, con
         return;
     }
     const bool floats = dtype == TP_F32 || pass->halves;
+    const bool few = options->bins != NULL && options->bin_count <= TP_LOOP_BINS;
     const size_t size = !floats ? 8 : dtype == TP_F32 ? 4 : 2;
+    _Alignas(64) uint8_t bin[TP_BLOCK];
     for (size_t i = 0; i < n; i += PIECE) {
         const size_t part = n - i < PIECE ? n - i : PIECE;
         const uint8_t *at = (const uint8_t *)data + i * size;
+        _Alignas(64) double room[PIECE];
         if (floats) {
-            look_at_floats(options, dtype, at, part);
+            const float *x = floats_of(extras->loops, dtype, at, part, (float *)(void *)room);
+            if (few) {
+                extras->loops->bins_f32(x, part, options, bin + i);
+            } else if (options->bins != NULL) {
+                histogram_f32(options, x, part, 1);
+            }
+            for (size_t k = 0; options->exponents != NULL && k < part; k++) {
+                count_exponent(options->exponents, (double)x[k], 1);
+            }
         } else {
-            look_at_doubles(options, at, part);
+            memcpy(room, at, part * sizeof(*room));
+            if (few) {
+                extras->loops->bins_f64(room, part, options, bin + i);
+            } else if (options->bins != NULL) {
+                histogram_f64(options, room, part, 1);
+            }
+            for (size_t k = 0; options->exponents != NULL && k < part; k++) {
+                count_exponent(options->exponents, room[k], 1);
+            }
         }
+    }
+    if (few) {
+        memset(bin + n, TP_NO_BIN, TP_BLOCK - n);
+        extras->loops->count(bin, options->bin_count, options->bins);
     }
 }
 

@@ -2,18 +2,25 @@
 #ifndef TP_STATS_EXTRAS_H
 #define TP_STATS_EXTRAS_H
 
+#include <stdbool.h>
+
 #include "stats/hash.h"
+#include "stats/loops.h"
 #include "stats/pass.h"
 
 typedef struct tp_extras {
     const tp_stats_options *options;
+    const tp_loops *loops;
     bool hashes;
     tp_hash hash;
 } tp_extras;
 
+/* eps is no NaN and not negative, and the bins are some that can be counted. */
+bool tp_extras_are_valid(const tp_stats_options *options);
+
 /* Sets the outputs to 0. */
-void tp_extras_open(tp_extras *extras, const tp_stats_options *options, const tp_tensor *tensor,
-                    const tp_walk *walk);
+void tp_extras_open(tp_extras *extras, const tp_stats_options *options, const tp_loops *loops,
+                    const tp_tensor *tensor, const tp_walk *walk);
 
 /* A block that the pass has taken: as the kernel saw it. */
 void tp_extras_block(tp_extras *extras, uint32_t dtype, const tp_pass *pass, const void *data,

@@ -64,6 +64,14 @@ const tp_kernel *tp_kernel_avx2(uint32_t dtype);
 const tp_kernel *tp_kernel_avx512(uint32_t dtype);
 const tp_kernel *tp_kernel_neon(uint32_t dtype);
 
+/* The instruction set in use (TP_ISA_… of base/cpu.h): the best that this build and tp_cpu_isa
+ * allow. */
+int tp_stats_isa_in_use(void);
+
+/* The one of an instruction set for this dtype: its own, or that of f64 where elements are
+ * converted or counted; NULL for an unknown dtype, or when this build lacks the instruction set. */
+const tp_kernel *tp_kernel_with(int isa, uint32_t dtype);
+
 /* The best one for this dtype: its own, or that of f64 where elements are converted or counted;
  * NULL for an unknown dtype. */
 const tp_kernel *tp_kernel_of(uint32_t dtype);

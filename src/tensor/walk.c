@@ -80,39 +80,86 @@ static void make_loops(tp_walk *walk, const tp_tensor *tensor, const int64_t *st
     }
 }
 
-tp_status tp_walk_open(tp_walk *walk, const tp_tensor *tensor)
+/* Checks the tensor, counts its elements, and finds its strides. */
+static tp_status begin(tp_walk *walk, const tp_tensor *tensor, int64_t row_major[TP_MAX_DIMS],
+                       const int64_t **strides)
 {
     walk->element = tp_dtype_size(tensor->dtype);
     if (walk->element == 0 || tensor->ndim > TP_MAX_DIMS) {
         return TP_ERR_UNSUPPORTED;
     }
-    uint64_t total;
-    if ((tensor->ndim > 0 && tensor->shape == NULL) || !shape_count(tensor, &total) ||
-        (total > 0 && tensor->data == NULL)) {
+    if ((tensor->ndim > 0 && tensor->shape == NULL) || !shape_count(tensor, &walk->count) ||
+        (walk->count > 0 && tensor->data == NULL)) {
         return TP_ERR_ARGUMENT;
     }
-    int64_t row_major[TP_MAX_DIMS];
-    const int64_t *strides = tensor->strides;
-    walk->order_size = 0;
-    walk->count = total;
-    walk->weight = 1;
-    if (total > 0 && strides == NULL) {
+    *strides = tensor->strides;
+    if (walk->count > 0 && tensor->strides == NULL) {
         default_strides(tensor, row_major);
-        strides = row_major;
+        *strides = row_major;
     }
-    for (uint32_t d = 0; total > 0 && d < tensor->ndim; d++) {
-        if (strides[d] == 0) {
-            walk->weight *= (uint64_t)tensor->shape[d];
-        } else if (tensor->shape[d] > 1) {
-            walk->order[walk->order_size++] = (uint8_t)d;
-        }
-    }
-    walk->count = total / walk->weight;
+    walk->order_size = 0;
+    walk->weight = 1;
     walk->data = tensor->data;
     walk->at = tensor->data;
+    return TP_OK;
+}
+
+/* Takes the dimension in at the end of the order, or its size into the weight. */
+static void add_dimension(tp_walk *walk, uint32_t d, int64_t size, bool expanded)
+{
+    if (expanded) {
+        walk->weight *= (uint64_t)size;
+    } else if (size > 1) {
+        walk->order[walk->order_size++] = (uint8_t)d;
+    }
+}
+
+tp_status tp_walk_open(tp_walk *walk, const tp_tensor *tensor)
+{
+    int64_t row_major[TP_MAX_DIMS];
+    const int64_t *strides;
+    const tp_status status = begin(walk, tensor, row_major, &strides);
+    if (status != TP_OK) {
+        return status;
+    }
+    for (uint32_t d = 0; walk->count > 0 && d < tensor->ndim; d++) {
+        add_dimension(walk, d, tensor->shape[d], strides[d] == 0);
+    }
+    walk->count /= walk->weight;
     walk->left = walk->count;
     sort_if_nested(walk, tensor, strides);
     make_loops(walk, tensor, strides);
+    return TP_OK;
+}
+
+tp_status tp_walk_open_pair(tp_walk *first, const tp_tensor *a, tp_walk *second, const tp_tensor *b)
+{
+    int64_t row_major[2][TP_MAX_DIMS];
+    const int64_t *strides[2];
+    tp_status status = begin(first, a, row_major[0], &strides[0]);
+    if (status == TP_OK) {
+        status = begin(second, b, row_major[1], &strides[1]);
+    }
+    if (status != TP_OK) {
+        return status;
+    }
+    if (a->ndim != b->ndim ||
+        (a->ndim > 0 && memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) != 0)) {
+        return TP_ERR_ARGUMENT;
+    }
+    for (uint32_t d = 0; first->count > 0 && d < a->ndim; d++) {
+        add_dimension(first, d, a->shape[d], strides[0][d] == 0 && strides[1][d] == 0);
+    }
+    first->count /= first->weight;
+    first->left = first->count;
+    sort_if_nested(first, a, strides[0]);
+    make_loops(first, a, strides[0]);
+    second->weight = first->weight;
+    second->count = first->count;
+    second->left = first->count;
+    second->order_size = first->order_size;
+    memcpy(second->order, first->order, first->order_size);
+    make_loops(second, b, strides[1]);
     return TP_OK;
 }
 

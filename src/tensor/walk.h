@@ -36,6 +36,12 @@ typedef struct tp_walk {
  * shape, or no data. TP_ERR_UNSUPPORTED: dtype or number of dimensions. */
 tp_status tp_walk_open(tp_walk *walk, const tp_tensor *tensor);
 
+/* Starts traversals of two tensors of the same shape, so that both give the same elements at a
+ * time. Only dimensions that are expanded in both are read once; the order is that of the first.
+ * Errors as above; TP_ERR_ARGUMENT when the shapes differ. */
+tp_status tp_walk_open_pair(tp_walk *first, const tp_tensor *a, tp_walk *second,
+                            const tp_tensor *b);
+
 /* The next n elements (n <= walk->left), contiguous: in the tensor itself where they are, else
  * copied to buffer, which has room for them. */
 const void *tp_walk_next(tp_walk *walk, size_t n, void *buffer);

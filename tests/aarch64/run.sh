@@ -11,8 +11,8 @@ flags="-std=c11 -O2 -ffp-contract=off -fno-math-errno -D_GNU_SOURCE -Wall -Wextr
     -I$root/include -I$root/src -I$root/tests/aarch64"
 # shellcheck disable=SC2086
 (cd "$out" && aarch64-linux-gnu-gcc $flags -c "$root"/src/stats/*.c "$root"/src/tensor/*.c "$root"/src/base/*.c)
-for sources in "tests/kernels/test_kernels.c tests/kernels/draw.c" tests/unit/test_stats_stream.c \
-    tests/unit/test_tensor_walk.c; do
+for sources in "tests/kernels/test_kernels.c tests/kernels/draw.c" tests/unit/test_stats_optimizer.c \
+    tests/unit/test_stats_stream.c tests/unit/test_tensor_walk.c; do
     name=$(basename "${sources%% *}" .c)
     echo "$name (AArch64)"
     # shellcheck disable=SC2086
