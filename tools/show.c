@@ -36,7 +36,7 @@ struct series {
 
 /* What is kept of the whole journal. */
 struct summary {
-    uint64_t steps, partial, gaps, records, errors;
+    uint64_t steps, partial, skipped, gaps, records, errors;
     uint64_t first_step, last_step;
     uint64_t step_ns, hook_ns, writer_ns, wait_ns;
     uint64_t alert_steps, alerts;
@@ -97,6 +97,7 @@ static tp_status take_batch(struct summary *summary, const tp_reader *reader, co
     summary->last_step = batch->step;
     summary->steps++;
     summary->partial += (batch->flags & TP_BATCH_PARTIAL) != 0;
+    summary->skipped += (batch->flags & TP_BATCH_SKIPPED) != 0;
     summary->gaps += (batch->flags & TP_BATCH_GAP) != 0;
     summary->errors += batch->errors;
     summary->step_ns += batch->end_ns - batch->begin_ns;
@@ -179,6 +180,9 @@ static void print_steps(const struct summary *summary)
     }
     printf("steps    %" PRIu64 " (%" PRIu64 " to %" PRIu64 ")", summary->steps, summary->first_step,
            summary->last_step);
+    if (summary->skipped > 0) {
+        printf(", %" PRIu64 " skipped", summary->skipped);
+    }
     if (summary->partial > 0) {
         printf(", %" PRIu64 " partial", summary->partial);
     }

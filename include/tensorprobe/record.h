@@ -95,6 +95,7 @@ typedef struct tp_record {
 
 #define TP_BATCH_PARTIAL 1u /* the step did not reach its boundary, or slots were never filled */
 #define TP_BATCH_GAP 2u     /* the step's records were given up; count tells how many */
+#define TP_BATCH_SKIPPED 4u /* the optimizer made no update: a gradient scaler found infinities */
 
 /* One optimizer step of one rank, as followers and readers see it. Records are owned by whoever
  * hands the batch out and are valid until the next call on it. */

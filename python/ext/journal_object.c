@@ -171,11 +171,12 @@ static PyObject *records_to_list(const tp_reader *reader, const tp_batch *batch)
 static PyObject *batch_to_dict(const tp_batch *b)
 {
     return Py_BuildValue(
-        "{s:s,s:K,s:I,s:I,s:i,s:N,s:N,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K}", "type", "step",
+        "{s:s,s:K,s:I,s:I,s:i,s:N,s:N,s:N,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K}", "type", "step",
         "step", (unsigned long long)b->step, "rank", b->rank, "attempt", b->attempt, "pp_stage",
         b->pp_stage, "partial", PyBool_FromLong((b->flags & TP_BATCH_PARTIAL) != 0), "gap",
-        PyBool_FromLong((b->flags & TP_BATCH_GAP) != 0), "micro_steps", b->micro_steps, "unfilled",
-        b->unfilled, "begin_ns", (unsigned long long)b->begin_ns, "end_ns",
+        PyBool_FromLong((b->flags & TP_BATCH_GAP) != 0), "skipped",
+        PyBool_FromLong((b->flags & TP_BATCH_SKIPPED) != 0), "micro_steps", b->micro_steps,
+        "unfilled", b->unfilled, "begin_ns", (unsigned long long)b->begin_ns, "end_ns",
         (unsigned long long)b->end_ns, "wall_ns", (long long)b->wall_ns, "hook_ns",
         (unsigned long long)b->hook_ns, "wait_ns", (unsigned long long)b->wait_ns, "writer_ns",
         (unsigned long long)b->writer_ns, "errors", (unsigned long long)b->errors, "count",

@@ -397,7 +397,8 @@ static PyMethodDef monitor_methods[] = {
      "one module. root: its training forwards count the micro steps. target: number of the "
      "configuration's target that says which tensors are recorded, -1: all."},
     {"optimizer_hook", (PyCFunction)(void (*)(void))monitor_optimizer_hook, METH_FASTCALL,
-     "optimizer_hook($self, parameters, main_grad, members, /)\n--\n\nThe hooks of an optimizer. "
+     "optimizer_hook($self, parameters, main_grad, members, ends_step, /)\n--\n\nThe hooks of an "
+     "optimizer. "
      "parameters: name, parameter and vpp stage. members: a set of parameters, of which an "
      "optimizer must have one to be heard; None: there is only one that calls."},
     {NULL, NULL, 0, NULL},

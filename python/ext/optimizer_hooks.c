@@ -4,42 +4,13 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "input_edges.h"
 #include "metrics.h"
 #include "recording.h"
-
-/* Series of one parameter. */
-enum {
-    UNREDUCED,
-    REDUCED,
-    EXP_AVG,
-    EXP_AVG_SQ,
-    ORIGIN,
-    UPDATED,
-    SERIES,
-};
+#include "scaler_hooks.h"
 
 static const uint32_t quantities[SERIES] = {TP_GRAD_UNREDUCED, TP_GRAD_REDUCED, TP_EXP_AVG,
                                             TP_EXP_AVG_SQ,     TP_PARAM_ORIGIN, TP_PARAM_UPDATED};
-
-typedef struct watched {
-    PyObject *parameter; /* owned, as the optimizer owns it */
-    char *name;
-    int32_t vpp_stage;
-    site series[SERIES];
-} watched;
-
-/* Python sees the methods step_pre and step_post, which are registered with the optimizer. */
-typedef struct optimizer_hook {
-    PyObject ob_base;        /* as PyObject_HEAD */
-    monitor_object *monitor; /* owned */
-    bool main_grad;          /* look for .main_grad before .grad */
-    PyObject *members;       /* owned set of the model's parameters: the hooks are torch's global
-                                ones, and optimizers without any of these are somebody else's. NULL:
-                                the hooks are one optimizer's own */
-    PyObject *optimizer;     /* weak reference to the one that was found so, or NULL */
-    uint32_t count;
-    watched *parameters;
-} optimizer_hook;
 
 static void hook_dealloc(PyObject *self)
 {
@@ -52,13 +23,34 @@ static void hook_dealloc(PyObject *self)
     tp_free(hook->parameters);
     Py_XDECREF(hook->members);
     Py_XDECREF(hook->optimizer);
+    Py_XDECREF(hook->inv_scale);
     Py_XDECREF((PyObject *)hook->monitor);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
 }
 
+/* Tied weights have a row for each of their names: chains them, so that they are read once. last:
+ * a dict, address of the parameter → its latest row. */
+static bool chain_names(optimizer_hook *hook, PyObject *last)
+{
+    const uint32_t own = hook->count - 1;
+    PyObject *address = PyLong_FromVoidPtr(hook->parameters[own].parameter);
+    PyObject *number = PyLong_FromUnsignedLong(own);
+    PyObject *before =
+        address == NULL || number == NULL ? NULL : PyDict_GetItemWithError(last, address);
+    if (before != NULL) {
+        hook->parameters[PyLong_AsUnsignedLong(before)].next = own;
+        hook->parameters[own].is_alias = true;
+    }
+    const bool ok = !PyErr_Occurred() && PyDict_SetItem(last, address, number) == 0;
+    Py_XDECREF(address);
+    Py_XDECREF(number);
+    return ok;
+}
+
 static bool take_parameters(optimizer_hook *hook, PyObject *rows)
 {
+    PyObject *last = NULL;
     const Py_ssize_t count = PyList_Size(rows);
     if (count < 0) {
         return false;
@@ -68,35 +60,39 @@ static bool take_parameters(optimizer_hook *hook, PyObject *rows)
         PyErr_NoMemory();
         return false;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
+    last = PyDict_New();
+    bool ok = last != NULL;
+    for (Py_ssize_t i = 0; ok && i < count; i++) {
         PyObject *name = NULL;
         PyObject *parameter = NULL;
         int vpp_stage = 0;
         if (!PyArg_ParseTuple(PyList_GetItem(rows, i), "UOi", &name, &parameter, &vpp_stage)) {
-            return false;
+            ok = false;
+            break;
         }
         watched *entry = &hook->parameters[hook->count++];
         entry->vpp_stage = vpp_stage;
         entry->parameter = Py_NewRef(parameter);
         entry->name = core_name(name);
-        if (entry->name == NULL) {
-            return false;
-        }
+        ok = entry->name != NULL && chain_names(hook, last);
     }
-    return true;
+    Py_XDECREF(last);
+    return ok;
 }
 
 PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "optimizer_hook takes parameters, main_grad and members");
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError,
+                        "optimizer_hook takes parameters, main_grad, members and ends_step");
         return NULL;
     }
     if (core_load_torch(monitor->state) != 0) {
         return NULL;
     }
     const int main_grad = PyObject_IsTrue(args[1]);
-    if (main_grad < 0) {
+    const int ends_step = PyObject_IsTrue(args[3]);
+    if (main_grad < 0 || ends_step < 0) {
         return NULL;
     }
     optimizer_hook *hook = PyObject_New(optimizer_hook, monitor->state->optimizer_hook_type);
@@ -106,6 +102,7 @@ PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_
     memset((char *)hook + sizeof(PyObject), 0, sizeof(*hook) - sizeof(PyObject));
     hook->monitor = (monitor_object *)(void *)Py_NewRef((PyObject *)monitor);
     hook->main_grad = main_grad;
+    hook->ends_step = ends_step;
     hook->members = args[2] == Py_None ? NULL : Py_NewRef(args[2]);
     if (!take_parameters(hook, args[0])) {
         Py_DECREF((PyObject *)hook);
@@ -114,7 +111,8 @@ PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_
     return (PyObject *)hook;
 }
 
-/* Reads the tensor once and records it under the series first … last. None is nothing. */
+/* Reads the tensor once and records it under the series first … last of each of the parameter's
+ * names. None is nothing. */
 static bool record(optimizer_hook *hook, watched *entry, PyObject *tensor, int first, int last)
 {
     monitor_object *monitor = hook->monitor;
@@ -126,10 +124,13 @@ static bool record(optimizer_hook *hook, watched *entry, PyObject *tensor, int f
     reading values;
     const int result = reading_take(monitor, &view, false, entry->name, &values);
     bool ok = result != READ_FAILED;
-    for (int i = first; ok && result == READ_OK && i <= last; i++) {
-        const tp_key key = {entry->name, NULL, entry->vpp_stage, -1, quantities[i], TP_ROLE_NONE};
-        ok = site_define(monitor, &entry->series[i], &key) &&
-             reading_record(monitor, &values, &entry->series[i], 0, 0);
+    for (watched *row = entry; ok && result == READ_OK && row != NULL;) {
+        for (int i = first; ok && i <= last; i++) {
+            const tp_key key = {row->name, NULL, row->vpp_stage, -1, quantities[i], TP_ROLE_NONE};
+            ok = site_define(monitor, &row->series[i], &key) &&
+                 reading_record(monitor, &values, &row->series[i], 0, 0);
+        }
+        row = row->next == 0 ? NULL : &hook->parameters[row->next];
     }
     tensor_view_close(&view);
     return ok;
@@ -153,6 +154,11 @@ static PyObject *gradient_of(const optimizer_hook *hook, PyObject *parameter)
 static bool record_gradient(optimizer_hook *hook, watched *entry)
 {
     PyObject *grad = gradient_of(hook, entry->parameter);
+    if (grad != NULL && grad != Py_None && hook->inv_scale != NULL) {
+        PyObject *unscaled = PyObject_CallMethod(grad, "mul", "O", hook->inv_scale);
+        Py_DECREF(grad);
+        grad = unscaled;
+    }
     /* In one process nothing is reduced: both series have the same values. */
     const bool ok = grad != NULL && record(hook, entry, grad, UNREDUCED, REDUCED);
     Py_XDECREF(grad);
@@ -174,11 +180,28 @@ static bool record_moments(optimizer_hook *hook, watched *entry, PyObject *state
            (exp_avg_sq == NULL || record(hook, entry, exp_avg_sq, EXP_AVG_SQ, EXP_AVG_SQ));
 }
 
-static bool record_before(optimizer_hook *hook, PyObject *optimizer)
+/* Does the row count? Each parameter once, and not one that is frozen now. 1, 0, or -1 with an
+ * error set. */
+static int is_trained(const optimizer_hook *hook, const watched *entry)
+{
+    return entry->is_alias ? 0 : requires_grad(hook->monitor->state, entry->parameter);
+}
+
+bool optimizer_hook_take_gradients(optimizer_hook *hook)
+{
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
+        const int trained = is_trained(hook, &hook->parameters[i]);
+        ok = trained > 0 ? record_gradient(hook, &hook->parameters[i]) : trained == 0;
+    }
+    return ok;
+}
+
+bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool gradients)
 {
     /* Copied: another thread may close the monitor while a tensor is read. */
-    const bool gradients = hook->monitor->config->wg_distribution;
     const bool parameters = hook->monitor->config->param_distribution;
+    gradients = gradients && hook->monitor->config->wg_distribution;
     bool moments = hook->monitor->config->mv_distribution;
     PyObject *states = PyObject_GetAttr(optimizer, hook->monitor->state->name_state);
     if (states == NULL) {
@@ -188,6 +211,11 @@ static bool record_before(optimizer_hook *hook, PyObject *optimizer)
     bool ok = true;
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         watched *entry = &hook->parameters[i];
+        const int trained = is_trained(hook, entry);
+        if (trained <= 0) {
+            ok = trained == 0;
+            continue;
+        }
         ok = (!gradients || record_gradient(hook, entry)) &&
              (!moments || record_moments(hook, entry, states)) &&
              (!parameters || record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
@@ -203,7 +231,8 @@ static bool record_after(optimizer_hook *hook)
     for (uint32_t i = 0; ok && parameters && i < hook->count && monitor_is_active(hook->monitor);
          i++) {
         watched *entry = &hook->parameters[i];
-        ok = record(hook, entry, entry->parameter, UPDATED, UPDATED);
+        const int trained = is_trained(hook, entry);
+        ok = trained > 0 ? record(hook, entry, entry->parameter, UPDATED, UPDATED) : trained == 0;
     }
     return ok;
 }
@@ -231,9 +260,7 @@ static int has_member(const optimizer_hook *hook, PyObject *optimizer)
     return group_count < 0 ? -1 : found;
 }
 
-/* Is it the optimizer that ends this model's steps? With the global hooks that is the first one
- * seen that has parameters of the model, as long as it lives. 1, 0, or -1 with an error set. */
-static int is_own_optimizer(optimizer_hook *hook, PyObject *optimizer)
+int optimizer_hook_owns(optimizer_hook *hook, PyObject *optimizer)
 {
     if (hook->members == NULL) {
         return 1;
@@ -252,6 +279,19 @@ static int is_own_optimizer(optimizer_hook *hook, PyObject *optimizer)
     return found > 0 && hook->optimizer == NULL ? -1 : found;
 }
 
+/* A closure makes the gradients while the step runs: those that are there before it are the step
+ * before's. args: of the hook, that is the optimizer, its arguments and its keyword arguments. */
+static bool has_closure(PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *closure = NULL;
+    if (count >= 2 && PyTuple_Check(args[1]) && PyTuple_Size(args[1]) > 1) {
+        closure = PyTuple_GetItem(args[1], 1);
+    } else if (count >= 3 && PyDict_Check(args[2])) {
+        closure = PyDict_GetItemString(args[2], "closure");
+    }
+    return closure != NULL && closure != Py_None;
+}
+
 /* step_pre(optimizer, args, kwargs) */
 static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -261,15 +301,37 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
         Py_RETURN_NONE;
     }
     const uint64_t begin = tp_clock_monotonic();
-    const int own = is_own_optimizer(hook, args[0]);
-    const bool ok = own > 0 ? record_before(hook, args[0]) : own == 0;
+    const int own = optimizer_hook_owns(hook, args[0]);
+    bool ok = own == 0;
+    if (own > 0) {
+        const bool gradients = !hook->gradients_taken && !has_closure(args, count);
+        ok = scaler_note_fused(hook, args[0]) &&
+             optimizer_hook_take_before(hook, args[0], gradients);
+        Py_CLEAR(hook->inv_scale);
+    }
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     monitor_add_time(monitor, begin);
     return result;
 }
 
-/* step_post(optimizer, args, kwargs). The time that the end of the step may wait for the writer is
- * counted apart. */
+/* The time that the end of the step may wait for the writer is counted apart. */
+PyObject *optimizer_hook_finish(optimizer_hook *hook, bool ok, uint64_t begin)
+{
+    monitor_object *monitor = hook->monitor;
+    ok = ok && (!monitor->collecting || record_after(hook));
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
+    monitor_add_time(monitor, begin);
+    hook->gradients_taken = false;
+    hook->stepped = true;
+    if (result == NULL || !hook->ends_step || !monitor_is_active(monitor) ||
+        monitor_boundary(monitor)) {
+        return result;
+    }
+    Py_DECREF(result);
+    return monitor_trouble(monitor, "optimizer.step");
+}
+
+/* step_post(optimizer, args, kwargs) */
 static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     optimizer_hook *hook = (optimizer_hook *)self;
@@ -277,20 +339,14 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_
     if (count < 1 || !monitor_is_active(monitor)) {
         Py_RETURN_NONE;
     }
-    const int own = is_own_optimizer(hook, args[0]);
+    const int own = optimizer_hook_owns(hook, args[0]);
     if (own <= 0) {
         return own == 0 ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     }
     const uint64_t begin = tp_clock_monotonic();
-    PyObject *result = !monitor->collecting || record_after(hook)
-                           ? Py_NewRef(Py_None)
-                           : monitor_trouble(monitor, "optimizer.step");
-    monitor_add_time(monitor, begin);
-    if (result == NULL || !monitor_is_active(monitor) || monitor_boundary(monitor)) {
-        return result;
-    }
-    Py_DECREF(result);
-    return monitor_trouble(monitor, "optimizer.step");
+    const bool late = monitor->collecting && monitor->config->wg_distribution &&
+                      !hook->gradients_taken && has_closure(args, count);
+    return optimizer_hook_finish(hook, !late || optimizer_hook_take_gradients(hook), begin);
 }
 
 /* gradients(): what they are now; nothing is recorded. */
@@ -322,6 +378,12 @@ static PyObject *hook_gradients(PyObject *self, PyObject *Py_UNUSED(unused))
 static PyMethodDef hook_methods[] = {
     {"gradients", hook_gradients, METH_NOARGS,
      "gradients($self, /)\n--\n\nThe gradients as they are now: vpp stage, name, values by op."},
+    {"unscaled", scaler_unscaled, METH_O,
+     "unscaled($self, optimizer, /)\n--\n\nA gradient scaler has divided the gradients."},
+    {"scaler_begin", (PyCFunction)(void (*)(void))scaler_begin, METH_FASTCALL,
+     "scaler_begin($self, optimizer, scale, /)\n--\n\nA gradient scaler's step begins."},
+    {"scaler_end", (PyCFunction)(void (*)(void))scaler_end, METH_FASTCALL,
+     "scaler_end($self, optimizer, failed, /)\n--\n\nA gradient scaler's step has ended."},
     {"step_pre", (PyCFunction)(void (*)(void))hook_step_pre, METH_FASTCALL,
      "step_pre($self, optimizer, args, kwargs, /)\n--\n\nAn optimizer's step pre-hook."},
     {"step_post", (PyCFunction)(void (*)(void))hook_step_post, METH_FASTCALL,

@@ -4,7 +4,59 @@
 
 #include "monitor_object.h"
 
-/* monitor.optimizer_hook(parameters, main_grad, members) */
+/* Series of one parameter. */
+enum {
+    UNREDUCED,
+    REDUCED,
+    EXP_AVG,
+    EXP_AVG_SQ,
+    ORIGIN,
+    UPDATED,
+    SERIES,
+};
+
+typedef struct watched {
+    PyObject *parameter; /* owned, as the optimizer owns it */
+    uint32_t next;       /* index of the row of its next name; 0: there is none */
+    bool is_alias;       /* such a row */
+    char *name;
+    int32_t vpp_stage;
+    site series[SERIES];
+} watched;
+
+/* Python sees the methods step_pre and step_post, which are registered with the optimizer. */
+typedef struct optimizer_hook {
+    PyObject ob_base;        /* as PyObject_HEAD */
+    monitor_object *monitor; /* owned */
+    bool main_grad;          /* look for .main_grad before .grad */
+    PyObject *members;       /* owned set of the model's parameters: the hooks are torch's global
+                                ones, and optimizers without any of these are somebody else's. NULL:
+                                the hooks are one optimizer's own */
+    bool ends_step;          /* its step is the training's */
+    bool gradients_taken;    /* right after they were unscaled */
+    bool stepped;            /* since the scaler's step began */
+    uint32_t scaler_depth;   /* scaler.step of a subclass may call that of its base */
+    PyObject *inv_scale;     /* owned tensor, while gradients are scaled; else NULL */
+    PyObject *optimizer;     /* weak reference to the one that was found so, or NULL */
+    uint32_t count;
+    watched *parameters;
+} optimizer_hook;
+
+/* monitor.optimizer_hook(parameters, main_grad, members, ends_step) */
 PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count);
+
+/* Is it the optimizer whose hooks these are? With the global hooks that is the first one seen that
+ * has parameters of the model, as long as it lives. 1, 0, or -1 with an error set. */
+int optimizer_hook_owns(optimizer_hook *hook, PyObject *optimizer);
+
+/* The gradients as they are now; and with the moments and parameters, as they are before a step.
+ * False: an error is set. */
+bool optimizer_hook_take_gradients(optimizer_hook *hook);
+bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool gradients);
+
+/* The optimizer has made its update, or has been kept from it: records what is there after it, and
+ * ends the training's step if that is this optimizer's to do. ok: nothing has failed yet. begin: of
+ * the own time so far. Returns as a hook does. */
+PyObject *optimizer_hook_finish(optimizer_hook *hook, bool ok, uint64_t begin);
 
 #endif

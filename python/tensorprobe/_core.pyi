@@ -33,6 +33,9 @@ class ModuleHook:
 class OptimizerHook:
     step_pre: Callable[..., None]
     step_post: Callable[..., None]
+    def unscaled(self, optimizer: Any, /) -> None: ...
+    def scaler_begin(self, optimizer: Any, scale: Any, /) -> None: ...
+    def scaler_end(self, optimizer: Any, failed: bool, /) -> None: ...
     def gradients(self) -> list[tuple[int, str, dict[str, Any]]]: ...
 
 class Monitor:
@@ -85,6 +88,7 @@ class Monitor:
         parameters: list[tuple[str, torch.nn.Parameter, int]],
         main_grad: bool,
         members: set[torch.nn.Parameter] | None,
+        ends_step: bool,
         /,
     ) -> OptimizerHook: ...
 

@@ -142,7 +142,7 @@ class Selection:
         self._parameters = [
             _Named(stage, name, parameter)
             for stage, chunk in enumerate(chunks)
-            for name, parameter in chunk.named_parameters()
+            for name, parameter in chunk.named_parameters(remove_duplicate=False)
         ]
 
     def _readings(self, number: int, beginning: bool) -> Iterator[Callable[[str], bool]]:
@@ -195,14 +195,16 @@ class Selection:
         ]
 
     def parameters(self) -> list[WatchedParameter]:
-        """The trainable ones below a target, each once, in the model's order."""
-        trainable = [named for named in self._parameters if named.thing.requires_grad]
+        """Those below a target, under each of their names, in the model's order.
+
+        Frozen ones too: whether a parameter is trained may change on the way.
+        """
         wanted = {
-            id(named.thing)
+            (named.vpp_stage, named.name)
             for number in range(len(self.targets))
-            for named in self._named_by(number, trainable, beginning=True)
+            for named in self._named_by(number, self._parameters, beginning=True)
         }
-        chosen = [named for named in trainable if id(named.thing) in wanted]
+        chosen = [named for named in self._parameters if (named.vpp_stage, named.name) in wanted]
         return [
             WatchedParameter(name, named.vpp_stage, named.thing)
             for name, named in zip(self._row_names(chosen), chosen, strict=True)

@@ -55,6 +55,8 @@ class Step:
     """The step did not reach its end."""
     gap: bool
     """The records were given up because the writer was too far behind; count tells how many."""
+    skipped: bool
+    """The optimizer made no update: a gradient scaler found infinities."""
     micro_steps: int
     unfilled: int
     begin_ns: int

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tensorprobe import _core
+from tensorprobe import _core, _scaling
 from tensorprobe._structure import StructurePrinter
 from tensorprobe._targets import Selection
 from tensorprobe.journal import Alert, Journal
@@ -48,7 +48,7 @@ class Session:
         self,
         monitor: _core.Monitor,
         model: torch.nn.Module | Sequence[torch.nn.Module],
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
         *,
         rank: int = 0,
         params_have_main_grad: bool = False,
@@ -56,8 +56,9 @@ class Session:
     ) -> None:
         """Attach the hooks.
 
-        model: several are the chunks of a virtual pipeline, in order. optimizer None: the first one
-        that steps and has a parameter of the model. report: say what is monitored.
+        model: several are the chunks of a virtual pipeline, in order. optimizer: of several, the
+        last one ends the step; None: the first one that steps and has a parameter of the model.
+        report: say what is monitored.
         """
         self._monitor = monitor
         self._pid = os.getpid()
@@ -65,7 +66,7 @@ class Session:
         self._main_grad = params_have_main_grad
         self._module_handles: list[Any] = monitor.collector_handles
         self._optimizer_handles: list[Any] = []
-        self._optimizer_hook: _core.OptimizerHook | None = None
+        self._optimizer_hooks: list[_core.OptimizerHook] = []
         self._printer: StructurePrinter | None = None
         self._structure_is_printed = False
         self._closed = False
@@ -139,29 +140,54 @@ class Session:
                 module.register_forward_hook(hook.forward, with_kwargs=True, always_call=root)
             )
 
-    def use_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
+    def use_optimizer(
+        self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
+    ) -> None:
         """End steps with this optimizer's from now on, instead of with the one before."""
         if self._closed:
             return
-        own = None if optimizer is None else torch_optimizer(optimizer)
-        self._remove(self._optimizer_handles)
+        if isinstance(optimizer, Sequence):
+            own = [torch_optimizer(one) for one in optimizer]
+        else:
+            own = [] if optimizer is None else [torch_optimizer(optimizer)]
+        self._forget_optimizers()
         if self._selected:
-            self._hook_optimizer(own)
+            self._hook_optimizers(own)
         if self._config["print_struct"] and not self._structure_is_printed:
-            self._print_structure(own)
+            self._print_structure(own[-1] if own else None)
+
+    def _forget_optimizers(self) -> None:
+        self._remove(self._optimizer_handles)
+        for hook in self._optimizer_hooks:
+            _scaling.forget(hook)
+        self._optimizer_hooks.clear()
 
     def _members(self) -> set[torch.nn.Parameter]:
         return {parameter for chunk in self._chunks for parameter in chunk.parameters()}
 
-    def _hook_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
+    def _hook_optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        """Each reads its own parameters; the last one those that are nobody's, too."""
         config = self._config
         rows: list[tuple[str, torch.nn.Parameter, int]] = []
         if config["wg_distribution"] or config["mv_distribution"] or config["param_distribution"]:
             rows = [(p.name, p.parameter, p.vpp_stage) for p in self._selection.parameters()]
-        members = self._members() if optimizer is None else None
-        hook = self._monitor.optimizer_hook(rows, self._main_grad, members)
-        self._optimizer_hook = hook
+        for optimizer in optimizers[:-1]:
+            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            mine = [row for row in rows if id(row[1]) in own]
+            rows = [row for row in rows if id(row[1]) not in own]
+            hook = self._monitor.optimizer_hook(mine, self._main_grad, None, False)
+            self._hook_optimizer(optimizer, hook)
+        last = optimizers[-1] if optimizers else None
+        members = self._members() if last is None else None
+        hook = self._monitor.optimizer_hook(rows, self._main_grad, members, True)
+        self._hook_optimizer(last, hook)
+
+    def _hook_optimizer(
+        self, optimizer: torch.optim.Optimizer | None, hook: _core.OptimizerHook
+    ) -> None:
+        self._optimizer_hooks.append(hook)
         self._on_step(optimizer, hook.step_pre, hook.step_post)
+        _scaling.listen(hook, optimizer)
 
     def _on_step(self, optimizer: torch.optim.Optimizer | None, before: Any, after: Any) -> None:
         if optimizer is None:
@@ -212,7 +238,7 @@ class Session:
 
     def _detach(self) -> None:
         self._remove(self._module_handles)
-        self._remove(self._optimizer_handles)
+        self._forget_optimizers()
         if self._printer is not None:
             self._printer.remove()
 
@@ -244,10 +270,13 @@ class Session:
 
     def gradients(self) -> Metrics:
         """Read every watched parameter's gradient as it is now, recording nothing."""
-        hook = self._optimizer_hook
-        if hook is None or not self._config["wg_distribution"]:
+        if not self._config["wg_distribution"]:
             return {}
-        return {f"{stage}:{name}": values for stage, name, values in hook.gradients()}
+        return {
+            f"{stage}:{name}": values
+            for hook in self._optimizer_hooks
+            for stage, name, values in hook.gradients()
+        }
 
     def activations(self) -> tuple[Metrics, Metrics]:
         """What the running step has recorded so far: activations, and their gradients."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def watch(
     model: torch.nn.Module | Sequence[torch.nn.Module],
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     *,
     output_dir: str | os.PathLike[str] | None = None,
     config: dict[str, Any] | None = None,
@@ -29,6 +29,8 @@ def watch(
 
     config: fields of a JSON configuration that differ from the defaults of ``watch``. shortcuts
     are single fields of it, as in ``format="csv"``, ``ops=["norm"]`` or ``targets={"fc1": {}}``.
+    optimizer: its ``step()`` ends a step; of several that of the last one. None: the first one that
+    steps and has a parameter of the model, which may be made later.
     output_dir: default is TENSORPROBE_OUTPUT_DIR, else ``./monitor_output``. model: several are
     the chunks of a virtual pipeline, in order.
     Raises ConfigError (a ValueError) when the configuration is wrong.

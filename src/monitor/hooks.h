@@ -42,6 +42,9 @@ tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step);
  * the step. TP_ERR_STATE: there is no open step. TP_ERR_NOMEM. */
 tp_status tp_monitor_view(tp_monitor *monitor, tp_batch *batch);
 
+/* The optimizer makes no update in the open step. Before tp_monitor_step. */
+void tp_monitor_mark_skipped(tp_monitor *monitor);
+
 /* How many training forwards the step that is about to end has seen. Before tp_monitor_step. */
 void tp_monitor_set_micro_steps(tp_monitor *monitor, uint32_t micro_steps);
 

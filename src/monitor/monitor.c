@@ -23,6 +23,7 @@ struct tp_monitor {
     tp_run_info run;
     int32_t pp_stage;
     uint32_t micro_steps;
+    uint32_t flags; /* TP_BATCH_… of the open step */
     unsigned generation;
     atomic_bool closing;
     atomic_ullong hook_ns, errors, skipped;
@@ -264,6 +265,11 @@ void tp_monitor_count_error(tp_monitor *monitor)
     pthread_mutex_unlock(&monitor->step_lock);
 }
 
+void tp_monitor_mark_skipped(tp_monitor *monitor)
+{
+    monitor->flags |= TP_BATCH_SKIPPED;
+}
+
 void tp_monitor_set_micro_steps(tp_monitor *monitor, uint32_t micro_steps)
 {
     monitor->micro_steps = micro_steps;
@@ -336,10 +342,11 @@ static tp_status end_step(tp_monitor *monitor, uint32_t flags)
     tp_step *next = begin_step(monitor, tp_writer_take_spare(monitor->writer));
     tp_step *step = exchange_step(monitor, next);
     tp_step_header(step)->micro_steps = monitor->micro_steps;
-    tp_step_header(step)->flags |= flags;
+    tp_step_header(step)->flags |= flags | monitor->flags;
     tp_step_close(step);
     tp_writer_submit(monitor->writer, step, &waited_ns);
     monitor->micro_steps = 0;
+    monitor->flags = 0;
     if (next == NULL) {
         /* Nothing to record into, and no way to go on: the monitor ends, training does not. */
         atomic_store(&monitor->closing, true);
@@ -379,6 +386,7 @@ tp_status tp_monitor_step(tp_monitor *monitor)
         return end_step(monitor, 0);
     }
     monitor->micro_steps = 0;
+    monitor->flags = 0;
     atomic_fetch_add(&monitor->skipped, 1);
     return TP_OK;
 }

@@ -1,0 +1,120 @@
+#include "scaler_hooks.h"
+
+#include "base/clock.h"
+#include "recording.h"
+#include "scalars.h"
+
+/* The optimizer's attribute, new; NULL without an error: it has none, or it is None. */
+static PyObject *own_attribute(PyObject *optimizer, const char *name)
+{
+    PyObject *value = PyObject_GetAttrString(optimizer, name);
+    if (value == Py_None) {
+        Py_CLEAR(value);
+    }
+    PyErr_Clear();
+    return value;
+}
+
+/* A value that is in host memory; otherwise other: hooks don't wait for devices. */
+static double number_in(core_state *state, PyObject *tensor, double other)
+{
+    tensor_view view;
+    tp_stats stats;
+    double value = other;
+    if (tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_OTHER ||
+        !tensor_view_open_any(state, tensor, &view)) {
+        return other;
+    }
+    if (view.why == NULL && tp_stats_compute(&view.data, 0, &stats) == TP_OK && stats.count == 1) {
+        value = stats.min;
+    }
+    tensor_view_close(&view);
+    return value;
+}
+
+bool scaler_note_fused(optimizer_hook *hook, PyObject *optimizer)
+{
+    core_state *state = hook->monitor->state;
+    if (hook->scaler_depth == 0) {
+        return true;
+    }
+    PyObject *found = own_attribute(optimizer, "found_inf");
+    if (found != NULL && number_in(state, found, 0) != 0) {
+        tp_monitor_mark_skipped(hook->monitor->monitor);
+    }
+    Py_XDECREF(found);
+    PyObject *scale = hook->gradients_taken ? NULL : own_attribute(optimizer, "grad_scale");
+    if (scale == NULL) {
+        return true;
+    }
+    /* As the scaler itself does it: the reciprocal in f64, then f32. */
+    PyObject *wide = PyObject_CallMethod(scale, "double", NULL);
+    PyObject *inverse = wide == NULL ? NULL : PyObject_CallMethod(wide, "reciprocal", NULL);
+    hook->inv_scale = inverse == NULL ? NULL : PyObject_CallMethod(inverse, "float", NULL);
+    Py_XDECREF(inverse);
+    Py_XDECREF(wide);
+    Py_DECREF(scale);
+    return hook->inv_scale != NULL;
+}
+
+PyObject *scaler_unscaled(PyObject *self, PyObject *optimizer)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (!monitor_is_collecting(monitor) || hook->gradients_taken) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = tp_clock_monotonic();
+    const int own = optimizer_hook_owns(hook, optimizer);
+    bool ok = own == 0;
+    if (own > 0) {
+        hook->gradients_taken = true;
+        ok = !monitor->config->wg_distribution || optimizer_hook_take_gradients(hook);
+    }
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "scaler.unscale_");
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+PyObject *scaler_begin(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (count != 2 || !monitor_is_active(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const int own = optimizer_hook_owns(hook, args[0]);
+    if (own <= 0) {
+        return own == 0 ? Py_NewRef(Py_None) : monitor_trouble(monitor, "scaler.step");
+    }
+    if (hook->scaler_depth++ > 0) {
+        Py_RETURN_NONE;
+    }
+    hook->stepped = false;
+    if (args[1] == Py_None) {
+        Py_RETURN_NONE;
+    }
+    PyObject *name = PyUnicode_FromString("grad_scale");
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *const named[] = {name, args[1]};
+    PyObject *result = scalars_log(monitor, named, 2);
+    Py_DECREF(name);
+    return result;
+}
+
+PyObject *scaler_end(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (count != 2 || hook->scaler_depth == 0 || --hook->scaler_depth > 0 || hook->stepped ||
+        args[1] == Py_True || !monitor_is_active(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = tp_clock_monotonic();
+    tp_monitor_mark_skipped(monitor->monitor);
+    const bool ok =
+        !monitor->collecting || optimizer_hook_take_before(hook, args[0], !hook->gradients_taken);
+    return optimizer_hook_finish(hook, ok, begin);
+}
