@@ -169,6 +169,8 @@ static void print_rules(const tp_config *config)
     }
     if (config->rule_count == 0) {
         puts("raises no alerts");
+    } else if (config->alert_dump) {
+        puts("writes alerts to anomaly_detected/rank<R>/anomaly.json");
     }
 }
 

@@ -136,6 +136,11 @@ TP_API const char *tp_role_name(uint32_t role);
 /* "AnomalyNan" …; NULL if unknown. */
 TP_API const char *tp_rule_name(uint32_t rule);
 
+/* "norm is 512.3, the mean of 31 earlier steps 4.1": the finding in words, always shorter than
+ * TP_ALERT_TEXT. Returns the length without the terminator. */
+#define TP_ALERT_TEXT 160
+TP_API uint64_t tp_alert_describe(const tp_alert *alert, char *text, uint64_t size);
+
 /* The row name of a record: parameters by their name; activations "<module>.input", with "_<slot>"
  * when the side has several tensors and "#<call>" from the second call of a micro step on.
  * Returns the length (without the terminator), cut to size - 1 at the end of a character. */

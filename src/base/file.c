@@ -161,18 +161,28 @@ tp_status tp_file_read_at_most(const char *path, size_t most, tp_buf *buf, tp_er
     return status;
 }
 
+/* Where the new content is made ready. */
+static tp_status temporary_path(const char *path, char temporary[TP_PATH_MAX], tp_error *error)
+{
+    int length = snprintf(temporary, TP_PATH_MAX, "%s.tmp", path);
+    if (length < 0 || length >= TP_PATH_MAX) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %.100s", path);
+    }
+    return TP_OK;
+}
+
 tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_error *error)
 {
     char temporary[TP_PATH_MAX];
-    int length = snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    if (length < 0 || (size_t)length >= sizeof temporary) {
-        return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %.100s", path);
+    tp_status status = temporary_path(path, temporary, error);
+    if (status != TP_OK) {
+        return status;
     }
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) {
         return fail_errno_on(error, "open", temporary, errno);
     }
-    tp_status status = tp_file_write(fd, temporary, bytes, size, error);
+    status = tp_file_write(fd, temporary, bytes, size, error);
     /* Some network file systems refuse the bytes only here. */
     if (close(fd) != 0 && status == TP_OK && errno != EINTR) {
         status = fail_errno_on(error, "write to", temporary, errno);
@@ -181,6 +191,24 @@ tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_e
         status = fail_errno_on(error, "rename to", path, errno);
     }
     if (status != TP_OK) {
+        unlink(temporary);
+    }
+    return status;
+}
+
+tp_status tp_file_link(const char *path, const char *target, tp_error *error)
+{
+    char temporary[TP_PATH_MAX];
+    tp_status status = temporary_path(path, temporary, error);
+    if (status != TP_OK) {
+        return status;
+    }
+    unlink(temporary);
+    if (symlink(target, temporary) != 0) {
+        return fail_errno_on(error, "make the link", path, errno);
+    }
+    if (rename(temporary, path) != 0) {
+        status = fail_errno_on(error, "rename to", path, errno);
         unlink(temporary);
     }
     return status;

@@ -40,6 +40,9 @@ tp_status tp_file_read_at_most(const char *path, size_t most, tp_buf *buf, tp_er
  * content, never a part. */
 tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_error *error);
 
+/* Makes path a symbolic link to target, in place of what is there. */
+tp_status tp_file_link(const char *path, const char *target, tp_error *error);
+
 /* Writes "a/b" to path; TP_ERR_ARGUMENT when it is too long. */
 tp_status tp_path_join(char path[TP_PATH_MAX], const char *a, const char *b);
 

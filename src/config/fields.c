@@ -82,8 +82,8 @@ static const tp_config_field alert_fields[] = {
      .read = tp_config_read_bool,
      AT(alert_dump),
      .fallback = "false",
-     .does = "write alerts to `anomaly.json`",
-     .ignored = "alerts are in the journal, and no anomaly.json is written"},
+     .does = "write alerts to `anomaly_detected/rank<R>/anomaly.json`, which `python -m "
+             "tensorprobe.anomaly_analyse` puts in order"},
     {.name = "inform",
      .read = tp_config_read_inform,
      AT(inform),

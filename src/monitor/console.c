@@ -1,25 +1,9 @@
 #include "monitor/console.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 
 #include "base/log.h"
-
-/* "norm is 512.3, the mean of 31 earlier steps 4.1" */
-static void describe(const tp_alert *alert, char *text, size_t size)
-{
-    const char *op = tp_op_name(alert->op);
-    if (alert->op == TP_OP_NANS) {
-        snprintf(text, size, "%.0f values are NaN", alert->value);
-    } else if (!isnan(alert->baseline)) {
-        snprintf(text, size, "%s is %.4g, the mean of %llu earlier step%s %.4g", op, alert->value,
-                 (unsigned long long)alert->samples, alert->samples == 1 ? "" : "s",
-                 alert->baseline);
-    } else {
-        snprintf(text, size, "%s is %.4g", op, alert->value);
-    }
-}
 
 static void print_alert(uint64_t step, const tp_record *record, uint64_t times,
                         const tp_registry *registry)
@@ -27,11 +11,11 @@ static void print_alert(uint64_t step, const tp_record *record, uint64_t times,
     const tp_alert *alert = &record->u.alert;
     const tp_key *key = tp_registry_key(registry, record->key);
     char name[512];
-    char what[160];
+    char what[TP_ALERT_TEXT];
     char more[64] = "";
     char again[64] = "";
     tp_row_name(key, record->call, name, sizeof name);
-    describe(alert, what, sizeof what);
+    tp_alert_describe(alert, what, sizeof what);
     if (alert->more > 0) {
         snprintf(more, sizeof more, "; %llu more after it", (unsigned long long)alert->more);
     }

@@ -11,9 +11,11 @@
 
 #define NEVER UINT64_MAX
 #define RETRY_NS UINT64_C(1000000000)
-#define CURSOR_NS UINT64_C(20000000) /* how often the cursor is written at most */
+/* How often the cursor is written at most; and where that takes long, a twentieth of the time. */
+#define CURSOR_NS UINT64_C(20000000)
+#define CURSOR_PAUSES UINT64_C(20)
 
-static const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard};
+static const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard, &tp_sink_anomaly};
 
 #define SINKS (sizeof sinks / sizeof sinks[0])
 
@@ -31,7 +33,7 @@ struct tp_follower {
     uint64_t retry_at; /* monotonic; NEVER: the sink has ended for this run */
     uint64_t steps;
     uint64_t stored_steps; /* of them, those that the cursor file speaks of */
-    uint64_t stored_at;    /* monotonic */
+    uint64_t store_at;     /* monotonic: when it is to be written again */
     uint64_t bytes_before; /* of sinks that were closed again */
     const int *stop;       /* ends catching up when it becomes 1; NULL: nothing does */
 };
@@ -82,17 +84,24 @@ static void close_sink(tp_follower *follower)
 
 static tp_status store_cursor(tp_follower *follower, tp_error *error)
 {
+    const uint64_t begin = tp_clock_monotonic();
+    tp_status status =
+        follower->sink->flush != NULL ? follower->sink->flush(follower->private, error) : TP_OK;
+    if (status != TP_OK) {
+        return status;
+    }
     tp_buf_clear(&follower->blob);
     put_options(&follower->blob, &follower->options);
     follower->sink->cursor(follower->private, &follower->blob);
     if (follower->blob.failed) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory for a cursor");
     }
-    tp_status status =
-        tp_cursor_store(follower->cursor_path, &follower->cursor, &follower->blob, error);
+    status = tp_cursor_store(follower->cursor_path, &follower->cursor, &follower->blob, error);
     if (status == TP_OK) {
+        const uint64_t end = tp_clock_monotonic();
+        const uint64_t pause = (end - begin) * CURSOR_PAUSES;
         follower->stored_steps = follower->steps;
-        follower->stored_at = tp_clock_monotonic();
+        follower->store_at = end + (pause > CURSOR_NS ? pause : CURSOR_NS);
     }
     return status;
 }
@@ -143,11 +152,16 @@ static void fall_behind(tp_follower *follower, tp_status status, const tp_error 
     }
 }
 
-/* One step, and the cursor now and then: what it does not speak of is cut off at the next open, and
- * comes again from the journal. Writing it for every step would cost a small model more than its
- * step does. */
+/* The cursor, now and then: what it does not speak of is cut off at the next open, and comes again
+ * from the journal. Writing it for every step would cost a small model more than its step does. */
+static tp_status advance(tp_follower *follower, tp_position position, tp_error *error)
+{
+    follower->cursor.position = position;
+    return tp_clock_monotonic() < follower->store_at ? TP_OK : store_cursor(follower, error);
+}
+
 static tp_status write_step(tp_follower *follower, const tp_batch *batch, const tp_names *names,
-                            tp_position position, tp_error *error)
+                            tp_error *error)
 {
     if ((batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) == 0) {
         tp_status status = follower->sink->write(follower->private, batch, names, error);
@@ -156,11 +170,20 @@ static tp_status write_step(tp_follower *follower, const tp_batch *batch, const 
         }
         follower->steps++;
     }
-    follower->cursor = (tp_cursor){true, batch->step, batch->attempt, position};
-    if (tp_clock_monotonic() - follower->stored_at < CURSOR_NS) {
+    follower->cursor.any = true;
+    follower->cursor.step = batch->step;
+    follower->cursor.attempt = batch->attempt;
+    return TP_OK;
+}
+
+static tp_status write_alerts(tp_follower *follower, uint64_t step, const tp_record *alerts,
+                              uint64_t count, const tp_names *names, tp_error *error)
+{
+    const tp_sink *sink = follower->sink;
+    if (count == 0 || sink->write_alerts == NULL) {
         return TP_OK;
     }
-    return store_cursor(follower, error);
+    return sink->write_alerts(follower->private, step, alerts, count, names, error);
 }
 
 tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink_options *options,
@@ -193,8 +216,8 @@ tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink
     return TP_OK;
 }
 
-void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_names *names,
-                       tp_position position)
+void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_record *alerts,
+                       uint64_t alert_count, const tp_names *names, tp_position position)
 {
     tp_error error;
     tp_status status;
@@ -204,7 +227,13 @@ void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_na
         }
         status = tp_follower_catch_up(follower, RETRY_NS / 10, &error);
     } else {
-        status = write_step(follower, batch, names, position, &error);
+        status = write_step(follower, batch, names, &error);
+        if (status == TP_OK) {
+            status = write_alerts(follower, batch->step, alerts, alert_count, names, &error);
+        }
+        if (status == TP_OK) {
+            status = advance(follower, position, &error);
+        }
         if (status != TP_OK) {
             fall_behind(follower, status, &error);
         }
@@ -268,11 +297,22 @@ static tp_status feed(tp_follower *follower, tp_reader *reader, uint64_t limit_n
         if (status != TP_OK) {
             return status;
         }
-        if (item.type == TP_ITEM_BATCH && is_new(follower, item.position)) {
-            status = write_step(follower, &item.batch, &names, item.position, error);
-            if (status != TP_OK) {
-                return status;
-            }
+        if (!is_new(follower, item.position)) {
+            continue;
+        }
+        if (item.type == TP_ITEM_BATCH) {
+            status = write_step(follower, &item.batch, &names, error);
+        } else if (item.type == TP_ITEM_ALERTS) {
+            status = write_alerts(follower, item.batch.step, item.batch.records, item.batch.count,
+                                  &names, error);
+        }
+        if (status == TP_OK && item.type != TP_ITEM_CLOSE) {
+            status = advance(follower, item.position, error);
+        }
+        if (status != TP_OK) {
+            return status;
+        }
+        if (item.type == TP_ITEM_BATCH) {
             if (tp_clock_monotonic() - start > limit_ns) {
                 break;
             }

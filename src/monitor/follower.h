@@ -14,10 +14,10 @@ typedef struct tp_follower tp_follower;
 tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink_options *options,
                            tp_error *error);
 
-/* batch has just been appended to the journal and ends at position. A failure is logged, remembered
- * and tried again from the journal later. */
-void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_names *names,
-                       tp_position position);
+/* batch, and the alerts that it raised, have just been appended to the journal and end at position.
+ * A failure is logged, remembered and tried again from the journal later. */
+void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_record *alerts,
+                       uint64_t alert_count, const tp_names *names, tp_position position);
 
 /* Brings the sink to the end of the journal. TP_OK: it is there; TP_END: limit_ns is used up and
  * there is more to do. */

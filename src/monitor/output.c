@@ -13,21 +13,22 @@
 #include "monitor/run.h"
 #include "rules/rules.h"
 
-#define MAX_FOLLOWERS 2
+enum { CSV, TENSORBOARD, ANOMALY, FOLLOWERS };
+
+static const tp_sink *const sinks[FOLLOWERS] = {
+    [CSV] = &tp_sink_csv, [TENSORBOARD] = &tp_sink_tensorboard, [ANOMALY] = &tp_sink_anomaly};
 
 struct tp_output {
     tp_writer_options options;
     tp_journal *journal; /* NULL until the first step */
     tp_rules *rules;
-    tp_follower *followers[MAX_FOLLOWERS];
-    uint32_t follower_count;
-    uint32_t csv, tensorboard; /* their places in followers; MAX_FOLLOWERS: absent */
+    tp_follower *followers[FOLLOWERS]; /* NULL: absent, or before the first step */
     bool has_batch; /* the journal has the present step's batch, but not its alerts yet */
     tp_console console;
     tp_buf alerts; /* of the present step */
     int lock_fd;
     /* Copies for readers of counters on other threads. */
-    atomic_ullong alert_count, bytes_journal, bytes_csv, bytes_tensorboard, followed_steps;
+    atomic_ullong alert_count, bytes_journal, bytes_followers[FOLLOWERS], followed_steps;
 };
 
 static tp_status make_rules(tp_output *output)
@@ -52,7 +53,6 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
     }
     output->options = *options;
     output->lock_fd = -1;
-    output->csv = output->tensorboard = MAX_FOLLOWERS;
     tp_status status = make_rules(output);
     if (status != TP_OK) {
         tp_free(output);
@@ -62,8 +62,19 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
     return TP_OK;
 }
 
-static tp_status add_follower(tp_output *output, const tp_sink *sink, uint32_t *place,
-                              tp_error *error)
+static bool is_wanted(const tp_config *config, uint32_t follower)
+{
+    switch (follower) {
+    case CSV:
+        return (config->formats & TP_FORMAT_CSV) != 0;
+    case TENSORBOARD:
+        return (config->formats & TP_FORMAT_TENSORBOARD) != 0;
+    default:
+        return config->alert_dump && config->rule_count > 0;
+    }
+}
+
+static tp_status open_follower(tp_output *output, uint32_t follower, tp_error *error)
 {
     const tp_config *config = output->options.config;
     const tp_sink_options options = {
@@ -74,12 +85,7 @@ static tp_status add_follower(tp_output *output, const tp_sink *sink, uint32_t *
         .ndigits = config->ndigits,
         .steps_per_file = config->step_count_per_record,
     };
-    tp_status status =
-        tp_follower_open(&output->followers[output->follower_count], sink, &options, error);
-    if (status == TP_OK) {
-        *place = output->follower_count++;
-    }
-    return status;
+    return tp_follower_open(&output->followers[follower], sinks[follower], &options, error);
 }
 
 /* Makes the directory with everything in it. The followers' cursors come before the journal's first
@@ -87,17 +93,14 @@ static tp_status add_follower(tp_output *output, const tp_sink *sink, uint32_t *
 static tp_status open_directory(tp_output *output, tp_error *error)
 {
     const tp_writer_options *options = &output->options;
-    uint32_t formats = options->config->formats;
     tp_status status = tp_dir_make(options->directory, error);
     if (status == TP_OK && output->lock_fd < 0) {
         status = tp_run_lock(options->directory, &output->lock_fd, error);
     }
-    if (status == TP_OK && (formats & TP_FORMAT_CSV) != 0 && output->csv == MAX_FOLLOWERS) {
-        status = add_follower(output, &tp_sink_csv, &output->csv, error);
-    }
-    if (status == TP_OK && (formats & TP_FORMAT_TENSORBOARD) != 0 &&
-        output->tensorboard == MAX_FOLLOWERS) {
-        status = add_follower(output, &tp_sink_tensorboard, &output->tensorboard, error);
+    for (uint32_t i = 0; status == TP_OK && i < FOLLOWERS; i++) {
+        if (output->followers[i] == NULL && is_wanted(options->config, i)) {
+            status = open_follower(output, i, error);
+        }
     }
     if (status == TP_OK) {
         status = tp_journal_open(&output->journal, options->directory, &options->run,
@@ -153,21 +156,26 @@ static const int64_t *registry_shape(const void *source, uint32_t id, uint32_t *
 static void update_counters(tp_output *output)
 {
     uint64_t least = UINT64_MAX;
-    for (uint32_t i = 0; i < output->follower_count; i++) {
-        uint64_t steps = tp_follower_steps(output->followers[i]);
-        uint64_t bytes = tp_follower_bytes(output->followers[i]);
-        least = steps < least ? steps : least;
-        atomic_store(i == output->csv ? &output->bytes_csv : &output->bytes_tensorboard, bytes);
+    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+        if (output->followers[i] != NULL) {
+            uint64_t steps = tp_follower_steps(output->followers[i]);
+            least = steps < least ? steps : least;
+            atomic_store(&output->bytes_followers[i], tp_follower_bytes(output->followers[i]));
+        }
     }
-    atomic_store(&output->followed_steps, output->follower_count > 0 ? least : 0);
+    atomic_store(&output->followed_steps, least != UINT64_MAX ? least : 0);
 }
 
 void tp_output_follow(tp_output *output, const tp_batch *batch)
 {
     const tp_names names = {output->options.registry, registry_key, registry_shape};
     const tp_position position = tp_journal_position(output->journal);
-    for (uint32_t i = 0; i < output->follower_count; i++) {
-        tp_follower_write(output->followers[i], batch, &names, position);
+    const tp_record *alerts = (const void *)output->alerts.data;
+    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+        if (output->followers[i] != NULL) {
+            tp_follower_write(output->followers[i], batch, alerts,
+                              output->alerts.size / sizeof *alerts, &names, position);
+        }
     }
     update_counters(output);
 }
@@ -176,8 +184,8 @@ void tp_output_get_counters(const tp_output *output, tp_monitor_counters *counte
 {
     counters->alerts = atomic_load(&output->alert_count);
     counters->bytes_journal = atomic_load(&output->bytes_journal);
-    counters->bytes_csv = atomic_load(&output->bytes_csv);
-    counters->bytes_tensorboard = atomic_load(&output->bytes_tensorboard);
+    counters->bytes_csv = atomic_load(&output->bytes_followers[CSV]);
+    counters->bytes_tensorboard = atomic_load(&output->bytes_followers[TENSORBOARD]);
     counters->followed_steps = atomic_load(&output->followed_steps);
 }
 
@@ -189,9 +197,9 @@ tp_status tp_output_finish(tp_output *output)
     if (result != TP_OK) {
         tp_log(TP_LOG_WARNING, "the journal did not end cleanly: %s", error.message);
     }
-    for (uint32_t i = 0; i < output->follower_count; i++) {
+    for (uint32_t i = 0; i < FOLLOWERS; i++) {
         tp_status status = TP_OK;
-        if (opened && tp_follower_is_behind(output->followers[i])) {
+        if (opened && output->followers[i] != NULL && tp_follower_is_behind(output->followers[i])) {
             status = tp_follower_catch_up(output->followers[i], UINT64_MAX, &error);
         }
         if (status != TP_OK) {
@@ -201,7 +209,7 @@ tp_status tp_output_finish(tp_output *output)
         }
     }
     update_counters(output);
-    for (uint32_t i = 0; i < output->follower_count; i++) {
+    for (uint32_t i = 0; i < FOLLOWERS; i++) {
         tp_follower_close(&output->followers[i]);
     }
     tp_run_unlock(output->options.directory, output->lock_fd, opened && result == TP_OK);

@@ -119,3 +119,19 @@ uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size
     text[kept] = '\0';
     return kept;
 }
+
+uint64_t tp_alert_describe(const tp_alert *alert, char *text, uint64_t size)
+{
+    const char *op = tp_op_name(alert->op);
+    int length;
+    if (alert->op == TP_OP_NANS) {
+        length = snprintf(text, size, "%.0f values are NaN", alert->value);
+    } else if (!isnan(alert->baseline)) {
+        length = snprintf(text, size, "%s is %.4g, the mean of %llu earlier step%s %.4g",
+                          op != NULL ? op : "?", alert->value, (unsigned long long)alert->samples,
+                          alert->samples == 1 ? "" : "s", alert->baseline);
+    } else {
+        length = snprintf(text, size, "%s is %.4g", op != NULL ? op : "?", alert->value);
+    }
+    return length > 0 ? (uint64_t)length : 0;
+}

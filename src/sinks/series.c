@@ -1,6 +1,8 @@
 #include "sinks/series.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 bool tp_has_micro_step(uint32_t quantity)
@@ -18,6 +20,35 @@ tp_columns tp_columns_of(uint32_t quantity, const tp_sink_options *options)
 double tp_column_value(const tp_record *record, uint32_t op, uint32_t ndim)
 {
     return op == TP_OP_ID && ndim > 0 ? (double)NAN : tp_stats_op(&record->u.stats, op);
+}
+
+static const char *tag_kind(uint32_t quantity)
+{
+    switch (quantity) {
+    case TP_GRAD_UNREDUCED:
+        return "acc_grad";
+    case TP_GRAD_REDUCED:
+        return "post_grad";
+    default:
+        return tp_quantity_name(quantity);
+    }
+}
+
+void tp_series_tag(const tp_key *key, const tp_record *record, uint32_t rank, char tag[TP_TAG_MAX])
+{
+    char row[TP_ROW_NAME_MAX];
+    char micro[16] = "";
+    const char *kind = tag_kind(key->quantity);
+    tp_row_name(key, record->call, row, sizeof row);
+    if (tp_has_micro_step(key->quantity)) {
+        snprintf(micro, sizeof micro, ":%" PRIu32, record->micro_step);
+    }
+    if (key->quantity == TP_SCALAR) { /* of the run, not of a chunk of the model */
+        snprintf(tag, TP_TAG_MAX, "%s/rank%" PRIu32 "/scalar", row, rank);
+        return;
+    }
+    snprintf(tag, TP_TAG_MAX, "%" PRId32 ":%s%s/rank%" PRIu32 "/%s", key->vpp_stage, row, micro,
+             rank, kind != NULL ? kind : "?");
 }
 
 const uint8_t *tp_blocks_find(const tp_blocks *blocks, const tp_series *series, size_t *size)

@@ -39,11 +39,19 @@ typedef struct tp_sink {
     tp_status (*open)(void *private, const tp_sink_options *options, const uint8_t *cursor,
                       size_t cursor_size, tp_error *error);
 
-    /* Writes one whole step: when it returns TP_OK, all bytes have been handed to the kernel. A
-     * record that has no name (its definition was damaged) is left out. Never called with partial
-     * batches or gaps. */
+    /* Writes one whole step: when it returns TP_OK, all bytes have been handed to the kernel, if
+     * the sink has no flush. A record that has no name (its definition was damaged) is left out.
+     * Never called with partial batches or gaps. */
     tp_status (*write)(void *private, const tp_batch *batch, const tp_names *names,
                        tp_error *error);
+
+    /* The alerts of the step that was written last; NULL: the sink shows none. */
+    tp_status (*write_alerts)(void *private, uint64_t step, const tp_record *alerts, uint64_t count,
+                              const tp_names *names, tp_error *error);
+
+    /* Hands over to the kernel what write has kept back, before the cursor is asked for. NULL: it
+     * keeps nothing back. */
+    tp_status (*flush)(void *private, tp_error *error);
 
     /* Appends to out what open needs to go on behind the last write. */
     void (*cursor)(const void *private, tp_buf *out);
@@ -54,5 +62,6 @@ typedef struct tp_sink {
 
 extern const tp_sink tp_sink_csv;
 extern const tp_sink tp_sink_tensorboard;
+extern const tp_sink tp_sink_anomaly;
 
 #endif

@@ -40,18 +40,6 @@ typedef struct tensorboard {
     tp_buf frames;
 } tensorboard;
 
-static const char *tag_kind(uint32_t quantity)
-{
-    switch (quantity) {
-    case TP_GRAD_UNREDUCED:
-        return "acc_grad";
-    case TP_GRAD_REDUCED:
-        return "post_grad";
-    default:
-        return tp_quantity_name(quantity);
-    }
-}
-
 static void put_packed(tp_buf *out, const ProtobufCMessage *message)
 {
     uint8_t *room = tp_buf_extend(out, protobuf_c_message_get_packed_size(message));
@@ -117,13 +105,9 @@ static void put_frame(tp_buf *out, const TpEvent__Event *event)
 static tp_status announce_values(tensorboard *sink, const tp_series *series,
                                  const tp_record *record, const tp_key *key, uint32_t ndim)
 {
-    char row[TP_ROW_NAME_MAX];
-    char micro[16] = "";
-    char tag[TP_ROW_NAME_MAX + 128];
-    tp_row_name(key, record->call, row, sizeof row);
-    if (tp_has_micro_step(key->quantity)) {
-        snprintf(micro, sizeof micro, ":%" PRIu32, record->micro_step);
-    }
+    char series_tag[TP_TAG_MAX];
+    char tag[TP_TAG_MAX + 16];
+    tp_series_tag(key, record, sink->options.rank, series_tag);
     tp_buf_clear(&sink->block);
     const tp_columns columns = tp_columns_of(key->quantity, &sink->options);
     for (uint32_t i = 0; i < columns.count; i++) {
@@ -131,12 +115,9 @@ static tp_status announce_values(tensorboard *sink, const tp_series *series,
         if (op == TP_OP_SHAPE || op == TP_OP_DTYPE || (op == TP_OP_ID && ndim > 0)) {
             continue;
         }
-        if (key->quantity == TP_SCALAR) {
-            snprintf(tag, sizeof tag, "%s/rank%" PRIu32 "/scalar", row, sink->options.rank);
-        } else {
-            snprintf(tag, sizeof tag, "%" PRId32 ":%s%s/rank%" PRIu32 "/%s_%s", key->vpp_stage, row,
-                     micro, sink->options.rank, tag_kind(key->quantity), tp_op_name(op));
-        }
+        /* A scalar is its own statistic. */
+        snprintf(tag, sizeof tag, "%s%s%s", series_tag, key->quantity == TP_SCALAR ? "" : "_",
+                 key->quantity == TP_SCALAR ? "" : tp_op_name(op));
         put_value(&sink->summary, tag, tp_column_value(record, op, ndim), true);
         tp_buf_put_u32(&sink->block, op);
         size_t place = sink->block.size;
@@ -180,7 +161,7 @@ static tp_status put_record(tensorboard *sink, const tp_record *record, const tp
     if (key == NULL || names->shape(names->source, record->shape, &ndim) == NULL) {
         return TP_OK; /* its definition was damaged: there is no name for it */
     }
-    if (tag_kind(key->quantity) == NULL) {
+    if (tp_quantity_name(key->quantity) == NULL) {
         return TP_OK; /* of a newer version: it has no tag */
     }
     const tp_series series = {record->key, record->call,

@@ -176,12 +176,11 @@ keeps all statistics in the journal
 writes csv files of 10 steps with 6 decimals: min, max
 raises an alert when a value is NaN or its magnitude is above 1e+10
 raises an alert when a value is off its mean by more than 50 %, after 1 value
+writes alerts to anomaly_detected/rank<R>/anomaly.json
 ends the training when the monitor itself fails
 """
     )
     assert done.stderr == (
-        f"tensorprobe: warning: {path}:5:66: alert.dump: this version does not act on it: alerts "
-        "are in the journal, and no anomaly.json is written\n"
         f"tensorprobe: warning: {path}:3:69: skipped a comment, which JSON has not\n"
     )
 

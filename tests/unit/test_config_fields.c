@@ -322,8 +322,6 @@ static void test_warnings(void **state)
         "stack is recorded\n"
         "tensorprobe: warning: t.json:7:21: params_effrank: this version does not act on it: no "
         "rank is computed\n"
-        "tensorprobe: warning: t.json:8:11: alert.dump: this version does not act on it: alerts "
-        "are in the journal, and no anomaly.json is written\n"
         "tensorprobe: warning: t.json:9:1: alert.inform: this version does not act on it: alerts "
         "are on the console and in the journal, and nobody is informed\n"
         "tensorprobe: warning: t.json:10:1: format: this version writes no database: the journal "

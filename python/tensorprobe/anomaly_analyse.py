@@ -1,0 +1,208 @@
+"""Put the anomalies of all ranks in the order in which a model computes.
+
+``python -m tensorprobe.anomaly_analyse -d DIR/anomaly_detected`` reads every
+``rank<R>/anomaly.json``, shows the first anomalies, and writes them to ``anomaly_analyse.json``.
+The files may be those of the msprobe Monitor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import heapq
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+BEFORE_FORWARD, FORWARD, BACKWARD, OPTIMIZER, AFTER_STEP = range(-1, 4)
+
+_STAGES = {
+    "actv": FORWARD,
+    **dict.fromkeys(("actv_grad", "acc_grad", "pre_grad", "post_grad"), BACKWARD),
+    **dict.fromkeys(("exp_avg", "exp_avg_sq"), OPTIMIZER),
+    **dict.fromkeys(("adam_update", "adam_ratio", "param_updated"), AFTER_STEP),
+}
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """One entry of an ``anomaly.json``."""
+
+    rank: int
+    step: int
+    micro_step: int
+    pp_stage: int
+    vpp_stage: int
+    call_id: int
+    """Place in the execution order of the step on this rank; -1 when it isn't known."""
+    tag_name: str
+    message: str
+    group_mates: list[int] | None
+
+    @property
+    def stage(self) -> int:
+        """Which part of a step it belongs to, told by the last part of its tag."""
+        return _STAGES.get(self.tag_name.rpartition("/")[2], BEFORE_FORWARD)
+
+    @property
+    def order(self) -> tuple[int | str, ...]:
+        """What anomalies are sorted by.
+
+        Data goes up the virtual and pipeline stages in the forward, and down again afterwards.
+        """
+        up = 1 if self.stage == FORWARD else -1
+        return (
+            self.step,
+            self.micro_step,
+            self.stage,
+            up * self.vpp_stage,
+            up * self.pp_stage,
+            self.call_id,
+            self.rank,
+            self.tag_name,
+        )
+
+
+class BadFileError(ValueError):
+    """A file that holds no anomalies; the text says which one, and why."""
+
+
+def _read_anomaly(values: object) -> Anomaly:
+    if not isinstance(values, dict):
+        raise TypeError(f"an anomaly is an object, not {values!r}")
+    unknown = values.keys() - Anomaly.__dataclass_fields__.keys()
+    missing = Anomaly.__dataclass_fields__.keys() - values.keys() - {"group_mates"}
+    if unknown or missing:
+        raise TypeError(
+            f"an anomaly has {', '.join(Anomaly.__dataclass_fields__)}; "
+            f"{'too much' if unknown else 'missing'}: {', '.join(sorted(unknown or missing))}"
+        )
+    for name in ("rank", "step", "micro_step", "pp_stage", "vpp_stage", "call_id"):
+        if type(values[name]) is not int:
+            raise TypeError(f"{name} is an integer, not {values[name]!r}")
+    return Anomaly(**{"group_mates": None, **values, "tag_name": str(values["tag_name"])})
+
+
+def read_file(path: Path) -> Iterator[tuple[str, Anomaly]]:
+    """Yield each key of an ``anomaly.json`` with its anomaly. Raises BadFileError."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadFileError(f"{path}: {error}") from error
+    if not isinstance(entries, dict):
+        raise BadFileError(f"{path}: must be an object of anomalies")
+    for key, values in entries.items():
+        try:
+            yield key, _read_anomaly(values)
+        except TypeError as error:
+            raise BadFileError(f"{path}: {key}: {error}") from error
+
+
+def find_files(directory: Path) -> list[Path]:
+    """Return the ``anomaly.json`` of every rank below a directory, or below its anomaly_detected.
+
+    Raises BadFileError when there is none.
+    """
+    for place in (directory / "anomaly_detected", directory):
+        found = sorted(place.glob("*/anomaly.json"))
+        if found:
+            return found
+    raise BadFileError(
+        f"{directory}: holds no rank<R>/anomaly.json; give the anomaly_detected of an output "
+        'directory whose configuration has "alert": {"rules": […], "dump": true}'
+    )
+
+
+def first(
+    anomalies: list[tuple[str, Anomaly]], count: int, steps: Sequence[int] = ()
+) -> list[tuple[str, Anomaly]]:
+    """Return the first so many anomalies of these steps (of all steps when there are none)."""
+    wanted = [item for item in anomalies if not steps or item[1].step in steps]
+    return heapq.nsmallest(count, wanted, key=lambda item: item[1].order)
+
+
+def _steps(text: str) -> list[int]:
+    try:
+        steps = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        steps = None
+    if not isinstance(steps, list) or any(type(step) is not int for step in steps):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of steps; write '[1, 2]'")
+    return steps
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of anomalies; write 8")
+    return int(text)
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tensorprobe.anomaly_analyse",
+        description="Show which anomalies came first, over all ranks.",
+    )
+    parser.add_argument(
+        "-d", "--data_path", type=Path, required=True, metavar="DIR", help="anomaly_detected"
+    )
+    parser.add_argument(
+        "-o",
+        "--out_path",
+        type=Path,
+        metavar="DIR",
+        help="where anomaly_analyse.json goes (default: --data_path)",
+    )
+    parser.add_argument(
+        "-k", "--topk", type=_count, default=8, metavar="N", help="how many (default: 8)"
+    )
+    parser.add_argument(
+        "-s",
+        "--step",
+        "--step_list",
+        type=_steps,
+        default=[],
+        metavar="'[1, 2]'",
+        help="of which steps (default: all)",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    given = _arguments(arguments)
+    anomalies: list[tuple[str, Anomaly]] = []
+    status = 0
+    try:
+        files = find_files(given.data_path)
+    except BadFileError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for path in files:
+        try:
+            anomalies.extend(read_file(path))
+        except BadFileError as error:  # the other ranks still have something to say
+            print(error, file=sys.stderr)
+            status = 1
+    found = first(anomalies, given.topk, given.step)
+    path = (given.out_path or given.data_path) / "anomaly_analyse.json"
+    # Ranks of the ancestors can have the same key: the later one gets a number.
+    entries: dict[str, object] = {}
+    for key, anomaly in found:
+        unique = key if key not in entries else f"{key}_{len(entries)}"
+        entries[unique] = asdict(anomaly)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"{path}: {error.strerror}", file=sys.stderr)
+        return 1
+    for index, (_, anomaly) in enumerate(found):
+        print(f"{index}: rank {anomaly.rank}: {anomaly.message}")
+    print(f"{len(found)} of {len(anomalies)} anomalies of {len(files)} ranks are in {path}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
