@@ -93,7 +93,7 @@ test-python: build install ## the Python tests
 	python -m pytest tests/python $(ARGS)
 
 .PHONY: bench
-bench: install ## measure the statistics and the cost of monitoring
+bench: build install ## measure the statistics and the cost of monitoring
 	python bench/stats.py $(ARGS)
 	python bench/overhead.py $(ARGS)
 

@@ -1,58 +1,94 @@
 """Cost of the one pass over a tensor, beside what else could be done with the same memory.
 
-Four ways, measured in turn, round after round, so that a busy moment hits them alike; the table
-shows medians of CPU time of this thread:
+Everything is measured in turn, round after round, in CPU time of one thread, so that a busy moment
+hits all alike; what is printed are medians, ratios as medians of each round's ratio:
 
-* pass: tensorprobe's statistics (through `compute_stats`, which builds a dict: that is most of
-  the time of a small tensor; a hook does not);
+* read: a plain read of the same bytes, nothing but loads and prefetches: the limit;
+* pass: tensorprobe's statistics, all seventeen fields, called from C: there is no faster kernel for
+  fewer of them; "+ all" is the same with histogram, exponents and hash;
+* avx2: the same with AVX2 where the machine has more;
 * six ops: what the monitors before it asked torch for, each with its own read: norm and mean in
   f64, min, max, share of zeros, number of NaN;
-* vector_norm: torch.linalg.vector_norm alone;
-* read: a plain read of as many bytes (libc's memchr for a byte that is not there): the physical
-  limit.
+* NumKong: its `moments` and its `minmax`, two reads for four of the fields.
 
 Another table does the same for Adam's update and ratio: `compute_adam` with two histograms of 30
 bins, torch's expression with two histc, and a plain read of both moments.
 
-    python bench/stats.py [--json] [--dtype f32 bf16 f8 …] [--max-mib 64] [--rounds 11]
+Then the goals, each with what was found. Needs a build with the tests (`make build`).
+
+    python bench/stats.py [--json] [--dtype f32 bf16 f8 …] [--max-mib 1024] [--rounds 9]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
+import numkong
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import tensorprobe
 from tensorprobe import _core
 
-DTYPES = {
-    "f32": torch.float32,
-    "bf16": torch.bfloat16,
-    "f16": torch.float16,
-    "f64": torch.float64,
-    "f8": torch.float8_e4m3fn,
-    "i8": torch.int8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "c64": torch.complex64,
-}
+ROOT = Path(__file__).parents[1]
+BUILD = Path(os.environ.get("TENSORPROBE_BUILD_DIR", ROOT / "build" / "release"))
+LIBRARY = BUILD / "tests" / "kernels" / "libkernels_bench.so"
+
 EPS = 1e-8
 SAMPLE_NS = 300_000  # calls are repeated until one sample takes about this long
+COLUMNS = ["read", "pass", "+ all", "avx2", "six ops", "numkong"]
+ADAM_COLUMNS = ["read", "pass", "torch"]
+SCALAR, AVX2, AVX512, NEON = range(4)
+ISA = {"scalar": SCALAR, "avx2": AVX2, "avx512": AVX512, "neon": NEON}
 
-libc = ctypes.CDLL(None)
-libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-libc.memchr.restype = ctypes.c_void_p
+
+@dataclass(frozen=True)
+class Kind:
+    dtype: torch.dtype
+    number: int  # TP_F64 … of tensorprobe/tensor.h
+    numkong: str | None = None
+    integer: torch.dtype | None = None  # how NumPy is given what it has no type for
+
+
+KINDS = {
+    "f32": Kind(torch.float32, 2, "float32"),
+    "bf16": Kind(torch.bfloat16, 4, "bfloat16", torch.uint16),
+    "f16": Kind(torch.float16, 3, "float16"),
+    "f64": Kind(torch.float64, 1, "float64"),
+    "f8": Kind(torch.float8_e4m3fn, 5, "e4m3", torch.uint8),
+    "i8": Kind(torch.int8, 11, "int8"),
+    "i32": Kind(torch.int32, 13),
+    "i64": Kind(torch.int64, 14),
+    "c64": Kind(torch.complex64, 20),
+}
+
+
+def load_library() -> ctypes.CDLL:
+    if not LIBRARY.exists():
+        raise SystemExit(f"{LIBRARY} is missing: run `make build` first")
+    library = ctypes.CDLL(str(LIBRARY))
+    pointer, i64, u32, u64 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64
+    library.tp_bench_stats.argtypes = [pointer, i64, u32, ctypes.c_int, ctypes.c_int, u64]
+    library.tp_bench_call.argtypes = [pointer, i64, u32, u64]
+    library.tp_bench_read.argtypes = [pointer, u64, u64]
+    for function in (library.tp_bench_stats, library.tp_bench_call, library.tp_bench_read):
+        function.restype = u64
+    return library
 
 
 def six_ops(x: Tensor) -> None:
-    if x.dtype in (torch.float8_e4m3fn, torch.complex64):  # torch has no order for these
+    if x.dtype == torch.float8_e4m3fn or x.is_complex():  # torch has no order for these
         x = x.abs() if x.is_complex() else x.float()
     wide = x.double()
     torch.linalg.vector_norm(wide).item()
@@ -63,93 +99,95 @@ def six_ops(x: Tensor) -> None:
     torch.isnan(x).sum().item()
 
 
-def plain_read(size: int) -> Callable[[], None]:
-    memory = torch.full((size,), 0x55, dtype=torch.uint8)
-    address = memory.data_ptr()
+def python_loop(call: Callable[[], object]) -> Callable[[int], float]:
+    def run(repeats: int) -> float:
+        start = time.thread_time_ns()
+        for _ in range(repeats):
+            call()
+        return time.thread_time_ns() - start
 
-    def read(keep: Tensor = memory) -> None:
-        libc.memchr(address, 0xAA, keep.numel())
-
-    return read
+    return run
 
 
-def sample(call: Callable[[], object], repeats: int) -> float:
-    """CPU nanoseconds of one call."""
-    start = time.thread_time_ns()
-    for _ in range(repeats):
-        call()
-    return (time.thread_time_ns() - start) / repeats
+def numkong_calls(x: Tensor, kind: Kind) -> Callable[[], object]:
+    array: Any = (x if kind.integer is None else x.view(kind.integer)).numpy()
+    name: Any = kind.numkong
+
+    def call() -> None:
+        numkong.moments(array, dtype=name)
+        numkong.minmax(array, dtype=name)
+
+    return call
 
 
 @dataclass
 class Row:
-    """Medians over the rounds; nanoseconds of CPU time a call."""
+    """Nanoseconds of CPU time a call; ratios over the pass."""
 
     dtype: str
     elements: int
     bytes: int
-    kernel: str
-    pass_ns: float
-    six_ops_ns: float
-    vector_norm_ns: float
-    read_ns: float
-    pass_gb_s: float
-    read_gb_s: float
-    share_of_read: float
-    six_ops_over_pass: float
+    times: dict[str, float]
+    ratios: dict[str, float]
+
+    def of_read(self, way: str) -> float:
+        return self.ratios["read"] / self.ratios[way]
+
+    def gb_s(self, way: str) -> float:
+        return self.bytes / self.times[way]
 
 
-def measure(name: str, elements: int, rounds: int) -> Row:
-    x = torch.randn(elements, generator=torch.Generator().manual_seed(1)).to(DTYPES[name])
-    size = elements * x.element_size()
-    has_norm = x.is_complex() or (x.is_floating_point() and x.element_size() > 1)
-    ways: list[Callable[[], object]] = [
-        lambda: _core.compute_stats(x, EPS),
-        lambda: six_ops(x),
-        lambda: torch.linalg.vector_norm(x if has_norm else x.float()).item(),
-        plain_read(size),
+def in_turn(ways: dict[str, Callable[[int], float]], rounds: int) -> list[dict[str, float]]:
+    """Nanoseconds a call of every way, a round each. Slow ways take part in fewer rounds."""
+    repeats, every = {}, {}
+    for name, way in ways.items():
+        way(1)
+        once = max(1.0, way(1))
+        repeats[name] = max(1, round(SAMPLE_NS / once))
+        every[name] = 1 if once < 2e8 or name in ("read", "pass") else 3
+    return [
+        {n: w(repeats[n]) / repeats[n] for n, w in ways.items() if turn % every[n] == 0}
+        for turn in range(rounds)
     ]
-    repeats = []
-    for way in ways:
-        way()
-        repeats.append(max(1, round(SAMPLE_NS / max(1.0, sample(way, 3)))))
-    times = [[sample(w, n) for w, n in zip(ways, repeats, strict=True)] for _ in range(rounds)]
-    ours, ops, norm, read = (statistics.median(column) for column in zip(*times, strict=True))
-    return Row(
-        dtype=name,
-        elements=elements,
-        bytes=size,
-        kernel=str(_core.compute_stats(x, EPS)["kernel"]),
-        pass_ns=ours,
-        six_ops_ns=ops,
-        vector_norm_ns=norm,
-        read_ns=read,
-        pass_gb_s=size / ours,
-        read_gb_s=size / read,
-        share_of_read=read / ours,
-        six_ops_over_pass=ops / ours,
-    )
 
 
-@dataclass
-class AdamRow:
-    """As Row; of Adam's update and ratio with two histograms."""
+def measure(library: ctypes.CDLL, name: str, x: Tensor, rounds: int) -> Row:
+    kind, size, n = KINDS[name], x.numel() * x.element_size(), x.numel()
+    address = x.data_ptr()
+    best = ISA[_core.isa]
 
-    elements: int
-    bytes: int
-    pass_ns: float
-    torch_ns: float
-    read_ns: float
-    pass_gb_s: float
-    share_of_read: float
-    torch_over_pass: float
+    def native(isa: int, extras: int = 0) -> Callable[[int], float]:
+        return lambda k: library.tp_bench_stats(address, n, kind.number, isa, extras, k)
+
+    ways: dict[str, Callable[[int], float]] = {
+        "read": lambda k: library.tp_bench_read(address, size, k),
+        "pass": native(best),
+    }
+    if best == AVX512:
+        ways["avx2"] = native(AVX2)
+    if size <= 64 << 20:
+        ways["+ all"] = native(best, 7)
+        ways["six ops"] = python_loop(lambda: six_ops(x))
+    if kind.numkong is not None and size >= 16 << 10:
+        ways["numkong"] = python_loop(numkong_calls(x, kind))
+    return row_of(name, n, size, ways, rounds)
 
 
-def measure_adam(elements: int, rounds: int) -> AdamRow:
-    generator = torch.Generator().manual_seed(1)
-    m = torch.randn(elements, generator=generator) * 1e-3
-    v = torch.randn(elements, generator=generator).square() * 1e-6
-    size = 2 * elements * m.element_size()
+def row_of(
+    name: str, elements: int, size: int, ways: dict[str, Callable[[int], float]], rounds: int
+) -> Row:
+    """Measure; the pass itself takes part in every round."""
+    samples = in_turn(ways, rounds)
+    times = {w: statistics.median(s[w] for s in samples if w in s) for w in ways}
+    ratios = {w: statistics.median(s[w] / s["pass"] for s in samples if w in s) for w in ways}
+    return Row(name, elements, size, times, ratios)
+
+
+def measure_adam(library: ctypes.CDLL, size: int, rounds: int) -> Row:
+    moments = torch.randn(size // 4, generator=torch.Generator().manual_seed(1))
+    m, v = moments.chunk(2)
+    m.mul_(1e-3)
+    v.square_().mul_(1e-6)
 
     def in_torch() -> None:
         deviation = torch.sqrt(v / (1 - 0.999**50))
@@ -157,83 +195,175 @@ def measure_adam(elements: int, rounds: int) -> AdamRow:
         torch.histc(direction / (deviation + EPS), 30, -1, 1)
         torch.histc(direction / deviation, 30, -1, 1)
 
-    ways: list[Callable[[], object]] = [
-        lambda: _core.compute_adam(m, v, step=50, histogram=(30, -1, 1)),
-        in_torch,
-        plain_read(size),
+    ways: dict[str, Callable[[int], float]] = {
+        "read": lambda k: library.tp_bench_read(moments.data_ptr(), size, k),
+        "pass": python_loop(lambda: _core.compute_adam(m, v, step=50, histogram=(30, -1, 1))),
+        "torch": python_loop(in_torch),
+    }
+    return row_of("Adam", len(m), size, ways, rounds)
+
+
+class Give(nn.Module):
+    """Returns a tensor that is there already, without an operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = torch.randn(64)
+
+    def forward(self, _: Tensor) -> Tensor:
+        return self.output
+
+
+def hook_to_slot(rounds: int) -> float:
+    """Nanoseconds from a hook's call to the filled slot, less those of a hook that does nothing.
+
+    The one that does nothing is the same hook in a step that isn't collected.
+    """
+    calls = 300
+    chains = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        for start in (0, 10**9):
+            model = nn.Sequential(*(Give() for _ in range(calls)))
+            config = {
+                "targets": {str(i): {"output": "tensor"} for i in range(calls)},
+                "start_step": start,
+                "format": "csv",
+            }
+            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+            stack.enter_context(
+                tensorprobe.watch(model, optimizer, output_dir=folder, config=config)
+            )
+            chains.append((model, optimizer))
+        x = torch.zeros(1)
+        times: list[list[float]] = [[], []]
+        for _ in range(rounds * 20):
+            for (model, optimizer), column in zip(chains, times, strict=True):
+                start_ns = time.thread_time_ns()
+                model(x)
+                column.append((time.thread_time_ns() - start_ns) / calls)
+                optimizer.step()
+    return float(statistics.median(a - b for a, b in zip(*times, strict=True)))
+
+
+@dataclass
+class Goal:
+    text: str
+    at_least: bool
+    goal: float
+    unit: str = ""
+
+    def line(self, found: float) -> str:
+        met = found >= self.goal if self.at_least else found <= self.goal
+        sign = "≥" if self.at_least else "≤"
+        verdict = "met" if met else "missed"
+        return f"{self.text:58} {sign} {self.goal:6g} {found:8.2f} {self.unit:5} {verdict}"
+
+
+def label(size: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:g} {unit}"
+    return f"{size} B"
+
+
+def goals(rows: list[Row]) -> None:
+    """Print every goal for which there is a row."""
+    kib, mib = 1 << 10, 1 << 20
+    reads = {("f32", 4 * mib): 0.9, ("f32", 64 * mib): 0.85, ("f32", 1024 * mib): 0.9}
+    reads |= {("bf16", 64 * mib): 0.6, ("bf16", 1024 * mib): 0.8}
+    for row in rows:
+        what = f"{row.dtype} {label(row.bytes)}"
+        if (row.dtype, row.bytes) in reads:
+            goal = Goal(f"{what}: share of a plain read", True, reads[row.dtype, row.bytes])
+            print(goal.line(row.of_read("pass")))
+        if row.dtype == "Adam":
+            print(Goal(f"{what}: share of a plain read", True, 0.5).line(row.of_read("pass")))
+            goal = Goal(f"{what}: torch's expression over the pass", True, 10, "times")
+            print(goal.line(row.ratios["torch"]))
+        if row.dtype == "f32" and row.bytes in (4 * kib, 256 * kib):
+            print(Goal(f"{what}: from cache", True, 30, "GB/s").line(row.gb_s("pass")))
+        if row.dtype == "f8" and row.bytes >= 256 * kib:
+            print(Goal(f"{what}: speed", True, 5, "GB/s").line(row.gb_s("pass")))
+        if row.dtype in ("f32", "bf16") and "six ops" in row.ratios:
+            times = 100 if row.dtype == "bf16" or row.elements < mib else 50
+            if row.elements == 4096 or row.elements >= mib:
+                goal = Goal(f"{what}: six operations in torch over the pass", True, times, "times")
+                print(goal.line(row.ratios["six ops"]))
+        if row.dtype == "f32" and "numkong" in row.ratios and row.bytes >= 256 * kib:
+            over = 1.4 if row.bytes <= mib else 1.8
+            goal = Goal(f"{what}: NumKong's moments + minmax over the pass", True, over, "times")
+            print(goal.line(row.ratios["numkong"]))
+        if row.dtype in ("f32", "bf16") and "avx2" in row.ratios and row.bytes >= 64 * mib:
+            goal = Goal(f"{what}: AVX2, share of AVX-512's speed", True, 0.8)
+            print(goal.line(1.0 / row.ratios["avx2"]))
+
+
+def heading(columns: list[str]) -> None:
+    print(f"{'':5} {'bytes':>8}" + "".join(f"{c:>16}" for c in columns))
+
+
+def show(row: Row, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(row)), flush=True)
+        return
+    columns = ADAM_COLUMNS if row.dtype == "Adam" else COLUMNS
+    cells = [
+        f"{row.gb_s(c):9.2f} ({row.of_read(c):4.0%})" if c in row.times else "" for c in columns
     ]
-    repeats = []
-    for way in ways:
-        way()
-        repeats.append(max(1, round(SAMPLE_NS / max(1.0, sample(way, 3)))))
-    times = [[sample(w, n) for w, n in zip(ways, repeats, strict=True)] for _ in range(rounds)]
-    ours, in_ops, read = (statistics.median(column) for column in zip(*times, strict=True))
-    return AdamRow(
-        elements=elements,
-        bytes=size,
-        pass_ns=ours,
-        torch_ns=in_ops,
-        read_ns=read,
-        pass_gb_s=size / ours,
-        share_of_read=read / ours,
-        torch_over_pass=in_ops / ours,
-    )
+    print(f"{row.dtype:5} {label(row.bytes):>8}" + "".join(f"{c:>16}" for c in cells), flush=True)
 
 
-def show_adam(sizes: list[int], rounds: int, as_json: bool) -> None:
-    if not as_json:
-        print(
-            f"\n{'Adam':5} {'elements':>10} {'pass':>12} {'torch':>13} {'read':>12} "
-            f"{'pass GB/s':>9} {'of read':>7} {'torch/pass':>12}"
-        )
-    for size in sizes:
-        row = measure_adam(size // 8, rounds)
-        if as_json:
-            print(json.dumps(asdict(row)), flush=True)
-            continue
-        print(
-            f"{'f32':5} {row.elements:10} {row.pass_ns / 1e3:9.2f} µs "
-            f"{row.torch_ns / 1e3:10.1f} µs "
-            f"{row.read_ns / 1e3:9.2f} µs {row.pass_gb_s:9.1f} {row.share_of_read:7.0%} "
-            f"{row.torch_over_pass:11.1f}×",
-            flush=True,
-        )
+def sizes_of(name: str, most: int) -> list[int]:
+    """Elements: the five sizes, and 4 Ki and 1 Mi elements, from where the six ops count."""
+    item = KINDS[name].dtype.itemsize
+    sizes = {s // item for s in (4 << 10, 256 << 10, 4 << 20, 64 << 20, 1 << 30)} | {4096, 1 << 20}
+    return sorted(n for n in sizes if n * item <= most)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, no goals")
     parser.add_argument(
-        "--dtype", nargs="+", choices=DTYPES, default=["f32", "bf16", "f16", "f64", "f8"]
+        "--dtype", nargs="+", choices=KINDS, default=["f32", "bf16", "f16", "f64", "f8"]
     )
-    parser.add_argument("--max-mib", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--max-mib", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    library = load_library()
+    memory = torch.empty(arguments.max_mib << 20, dtype=torch.uint8)
 
-    sizes = [4 << 10, 64 << 10, 512 << 10, 4 << 20, 64 << 20, 256 << 20]  # bytes
     if not arguments.json:
-        print(
-            f"{'dtype':5} {'elements':>10} {'kernel':>12} {'pass':>12} {'six ops':>13} "
-            f"{'vector_norm':>13} {'read':>12} {'pass GB/s':>9} {'of read':>7} {'six ops/pass':>12}"
-        )
+        print("GB/s of " + _core.isa + "; in brackets the share of a plain read's speed")
+        heading(COLUMNS)
+    rows = []
     for name in arguments.dtype:
-        item = DTYPES[name].itemsize
-        counts = [64, 1024]
-        counts += [s // item for s in sizes if 1024 * item < s <= arguments.max_mib << 20]
-        for elements in counts:
-            row = measure(name, elements, arguments.rounds)
-            if arguments.json:
-                print(json.dumps(asdict(row)), flush=True)
-                continue
-            print(
-                f"{name:5} {elements:10} {row.kernel:>12} {row.pass_ns / 1e3:9.2f} µs "
-                f"{row.six_ops_ns / 1e3:10.1f} µs {row.vector_norm_ns / 1e3:10.2f} µs "
-                f"{row.read_ns / 1e3:9.2f} µs {row.pass_gb_s:9.1f} {row.share_of_read:7.0%} "
-                f"{row.six_ops_over_pass:11.0f}×",
-                flush=True,
-            )
-    show_adam([s for s in sizes if s <= arguments.max_mib << 20], arguments.rounds, arguments.json)
+        kind = KINDS[name]
+        block = torch.randn(1 << 20, generator=torch.Generator().manual_seed(1))
+        for elements in sizes_of(name, arguments.max_mib << 20):
+            x = memory[: elements * kind.dtype.itemsize].view(kind.dtype)
+            for at in range(0, elements, len(block)):
+                x[at : at + len(block)].copy_(block[: elements - at])
+            rows.append(measure(library, name, x, arguments.rounds))
+            show(rows[-1], arguments.json)
+    if not arguments.json:
+        heading(ADAM_COLUMNS)
+    for size in (64 << 10, 4 << 20, 64 << 20):
+        if size <= arguments.max_mib << 20:
+            rows.append(measure_adam(library, size, arguments.rounds))
+            show(rows[-1], arguments.json)
+    if arguments.json:
+        return
+    print("\ngoals")
+    goals(rows)
+    few = torch.randn(64)
+    call = min(
+        library.tp_bench_call(few.data_ptr(), 64, 2, 100_000) / 100_000
+        for _ in range(arguments.rounds)
+    )
+    print(Goal("a call from C, 64 f32 elements", False, 60, "ns").line(call))
+    slot = hook_to_slot(arguments.rounds)
+    print(Goal("a hook from tensor to slot, beyond an empty one", False, 150, "ns").line(slot))
 
 
 if __name__ == "__main__":
