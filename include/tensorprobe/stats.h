@@ -41,7 +41,7 @@ typedef struct tp_stats {
 
 /* Reads *tensor once and fills *out. eps >= 0 is the bound of `zeros`.
  * TP_ERR_ARGUMENT, TP_ERR_UNSUPPORTED (dtype, more than TP_MAX_DIMS dimensions); *out is not
- * touched then. Any thread, no allocation, no lock. */
+ * touched then. Any thread, no allocation, no lock, no waiting for another caller. */
 TP_API tp_status tp_stats_compute(const tp_tensor *tensor, double eps, tp_stats *out);
 
 /* Bin k counts the elements with 2^(TP_EXPONENT_FIRST + k) <= |x| < twice that; the first and the
@@ -71,10 +71,19 @@ typedef struct tp_stats_options {
 
     /* Of the elements' bits in row-major order, whatever the strides, and their number. */
     uint64_t *hash;
+
+    uint32_t threads; /* for a large tensor; 0: as tp_stats_set_threads says */
 } tp_stats_options;
 
 /* eps 1e-8; no outputs, but 30 bins over [-1, 1] once bins is set. */
 TP_API void tp_stats_options_defaults(tp_stats_options *options);
+
+/* How many threads read a tensor of 1 MiB or more where the options don't say it; 1 (the default)
+ * and 0: only the one that calls. The others are the library's own, made for the first such tensor,
+ * 31 at most. They serve one call at a time: one that comes meanwhile is done by its own thread
+ * alone. A process that is forked after they have been made has none. The bits of the result don't
+ * depend on any of this. Any thread. */
+TP_API void tp_stats_set_threads(uint32_t threads);
 
 /* As tp_stats_compute, with the outputs that the options ask for. */
 TP_API tp_status tp_stats_compute_with(const tp_tensor *tensor, const tp_stats_options *options,

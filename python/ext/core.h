@@ -47,7 +47,7 @@ typedef struct core_state {
     PyObject *sequence_nr, *graph_task_id, *current_node;
     PyObject *top_saved_tensors_hooks; /* NULL: this torch has none */
     PyObject *is_grad_enabled, *set_grad_enabled, *is_fwd_grad_enabled, *is_inference_mode;
-    PyObject *add;
+    PyObject *add, *get_num_threads;
     PyObject *queue_callback;
     PyObject *disable_torch_function; /* a context manager's type */
     struct {

@@ -98,6 +98,7 @@ int core_load_torch(core_state *state)
         {"is_inference_mode_enabled", &state->is_inference_mode},
         {"_C._set_grad_enabled", &state->set_grad_enabled},
         {"add", &state->add},
+        {"get_num_threads", &state->get_num_threads},
         {"autograd.Variable._execution_engine.queue_callback", &state->queue_callback},
         {"_C.DisableTorchFunction", &state->disable_torch_function},
         {"Tensor", (PyObject **)(void *)&state->tensor_type},

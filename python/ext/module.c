@@ -85,7 +85,8 @@ static bool add_outputs(PyObject *dict, const tp_stats_options *options)
 
 static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tensor", "eps", "isa", "histogram", "exponents", "content_hash", NULL};
+    static char *names[] = {"tensor",    "eps",          "isa",     "histogram",
+                            "exponents", "content_hash", "threads", NULL};
     core_state *state = PyModule_GetState(module);
     PyObject *tensor = NULL;
     const char *isa_name = NULL;
@@ -96,9 +97,10 @@ static PyObject *compute_stats(PyObject *module, PyObject *args, PyObject *kwarg
     uint64_t hash;
     tp_stats_options options;
     tp_stats_options_defaults(&options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|dz$Opp:compute_stats", names, &tensor,
+    options.threads = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|dz$OppI:compute_stats", names, &tensor,
                                      &options.eps, &isa_name, &histogram, &wants_exponents,
-                                     &wants_hash) ||
+                                     &wants_hash, &options.threads) ||
         core_load_torch(state) != 0) {
         return NULL;
     }
@@ -283,6 +285,7 @@ static int for_each_reference(core_state *state, int (*visit)(PyObject **place, 
         &state->add,
         &state->queue_callback,
         &state->disable_torch_function,
+        &state->get_num_threads,
     };
     int result = 0;
     for (size_t i = 0; result == 0 && i < sizeof(places) / sizeof(places[0]); i++) {
@@ -334,12 +337,13 @@ static void module_free(void *module)
 static PyMethodDef module_methods[] = {
     {"compute_stats", (PyCFunction)(void (*)(void))compute_stats, METH_VARARGS | METH_KEYWORDS,
      "compute_stats(tensor, eps=1e-08, isa=None, *, histogram=None, exponents=False, "
-     "content_hash=False)"
+     "content_hash=False, threads=1)"
      "\n--\n\nStatistics of one tensor from one read of its memory. isa: 'scalar', 'avx2', "
      "'avx512' or 'neon'; None is the best. On request: the histogram of (bins, low, high), equal "
      "to "
      "torch.histc; exponents_negative and exponents_positive, whose element k counts the numbers "
-     "with 2**(k - 160) <= |x| < 2**(k - 159); a hash of the bits that doesn't depend on strides."},
+     "with 2**(k - 160) <= |x| < 2**(k - 159); a hash of the bits that doesn't depend on strides. "
+     "threads share a tensor of 1 MiB or more; the values don't depend on them."},
     {"find_journals", core_find_journals, METH_O,
      "find_journals(directory, /)\n--\n\nThe directories in and below this one that hold a "
      "journal."},

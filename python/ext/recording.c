@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "stats/split.h"
+
 #define RELEASE_GIL_BYTES (UINT64_C(4) << 20) /* below, releasing costs more than it gives */
 
 /* In memory the sign of such a view is wrong. Only views made by conj().imag and the like. */
@@ -27,12 +29,12 @@ int64_t reading_version(core_state *state, PyObject *tensor)
 
 /* A big tensor is read with the GIL released. The view's shape and strides belong to the tensor,
  * which another thread could resize meanwhile: work on copies and hold the tensor. */
-static tp_status compute_released(monitor_object *monitor, const tensor_view *view, tp_stats *stats)
+static tp_status compute_released(monitor_object *monitor, const tensor_view *view,
+                                  const tp_stats_options *options, tp_stats *stats)
 {
     int64_t shape[TP_MAX_DIMS];
     int64_t strides[TP_MAX_DIMS];
     tp_tensor copy = view->data;
-    const double eps = monitor->config->eps;
     memcpy(shape, copy.shape, copy.ndim * sizeof(*shape));
     copy.shape = shape;
     if (copy.strides != NULL) {
@@ -44,11 +46,30 @@ static tp_status compute_released(monitor_object *monitor, const tensor_view *vi
     Py_INCREF(tensor);
     monitor->users++;
     Py_BEGIN_ALLOW_THREADS;
-    status = tp_stats_compute(&copy, eps, stats);
+    status = tp_stats_compute_with(&copy, options, stats);
     Py_END_ALLOW_THREADS;
     monitor->users--;
     Py_DECREF(tensor);
     return status;
+}
+
+/* As many threads as torch would take for an operation on this tensor. */
+static uint32_t torch_threads(core_state *state)
+{
+    const int64_t threads = core_call_int(state->get_num_threads);
+    PyErr_Clear();
+    return threads > 1 && threads <= UINT32_MAX ? (uint32_t)threads : 1;
+}
+
+static tp_status compute(monitor_object *monitor, const tensor_view *view, tp_stats *stats)
+{
+    const uint64_t bytes = tensor_view_bytes(view);
+    tp_stats_options options = {.eps = monitor->config->eps, .threads = 1};
+    if (bytes >= TP_SPLIT_BYTES) {
+        options.threads = torch_threads(monitor->state);
+    }
+    return bytes >= RELEASE_GIL_BYTES ? compute_released(monitor, view, &options, stats)
+                                      : tp_stats_compute_with(&view->data, &options, stats);
 }
 
 int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
@@ -84,9 +105,7 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
         return monitor_unreadable(monitor, &reported, name) ? READ_NOTHING : READ_FAILED;
     }
 
-    const tp_status status = tensor_view_bytes(view) >= RELEASE_GIL_BYTES
-                                 ? compute_released(monitor, view, &out->stats)
-                                 : tp_stats_compute(&view->data, monitor->config->eps, &out->stats);
+    const tp_status status = compute(monitor, view, &out->stats);
     if (status != TP_OK) {
         PyErr_Format(PyExc_RuntimeError, "%s: %s", name, tp_status_name(status));
         return READ_FAILED;

@@ -142,6 +142,7 @@ def compute_stats(
     histogram: tuple[int, float, float] | None = None,
     exponents: bool = False,
     content_hash: bool = False,
+    threads: int = 1,
 ) -> dict[str, Any]: ...
 def compute_adam(
     exp_avg: torch.Tensor,

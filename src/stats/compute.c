@@ -1,9 +1,11 @@
 #include <math.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/cpu.h"
 #include "stats/environment.h"
 #include "stats/extras.h"
+#include "stats/split.h"
 #include "tensor/walk.h"
 
 _Static_assert(sizeof(tp_stats) == 136, "tp_stats is stored in journals as is");
@@ -36,6 +38,19 @@ static uint64_t abs_max_index(const tp_pass *pass, tp_walk *walk, const tp_tenso
            element % pass->per;
 }
 
+static atomic_uint threads_in_use = 1;
+
+void tp_stats_set_threads(uint32_t threads)
+{
+    atomic_store_explicit(&threads_in_use, threads > 0 ? threads : 1, memory_order_relaxed);
+}
+
+static unsigned threads_of(const tp_stats_options *options)
+{
+    return options->threads > 0 ? options->threads
+                                : atomic_load_explicit(&threads_in_use, memory_order_relaxed);
+}
+
 typedef struct reading {
     const tp_kernel *kernel;
     const tp_loops *loops;
@@ -55,19 +70,10 @@ static void read_tensor(void *context)
     tp_pass_open(&pass, tensor->dtype, job->kernel, job->options->eps);
     tp_extras extras;
     tp_extras_open(&extras, job->options, job->loops, tensor, walk);
-    uint64_t abs_max_from = 0;
-    while (walk->left > 0) {
-        const uint64_t position = walk->count - walk->left;
-        const size_t n = tp_pass_piece(&pass, walk->left);
-        const void *data =
-            tp_pass_next(&pass, walk, n, &space, extras.hashes ? &extras.hash : NULL);
-        if (tp_pass_add(&pass, data, n)) {
-            abs_max_from = position;
-        }
-        if (pass.bytes == NULL) {
-            tp_extras_block(&extras, tensor->dtype, &pass, data, n);
-        }
-    }
+    const unsigned threads = threads_of(job->options);
+    const uint64_t abs_max_from = threads > 1 && tp_split_is_worth(walk, job->options)
+                                      ? tp_split_read(threads, &extras, &pass, walk)
+                                      : tp_extras_read(&extras, &pass, walk, walk->left, &space, 0);
     tp_pass_finish(&pass, walk->count, walk->weight, job->out);
     tp_extras_finish(&extras, &pass, walk->weight);
     if (pass.abs_max >= 0.0) {

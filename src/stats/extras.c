@@ -86,13 +86,13 @@ static const float *floats_of(const tp_loops *loops, uint32_t dtype, const void 
 }
 
 /* Few bins are counted when all elements of the block have theirs. */
-void tp_extras_block(tp_extras *extras, uint32_t dtype, const tp_pass *pass, const void *data,
-                     size_t n)
+void tp_extras_block(tp_extras *extras, const tp_pass *pass, const void *data, size_t n)
 {
     const tp_stats_options *options = extras->options;
     if (options->bins == NULL && options->exponents == NULL) {
         return;
     }
+    const uint32_t dtype = pass->dtype;
     const bool floats = dtype == TP_F32 || pass->halves;
     const bool few = options->bins != NULL && options->bin_count <= TP_LOOP_BINS;
     const size_t size = !floats ? 8 : dtype == TP_F32 ? 4 : 2;
@@ -127,6 +127,23 @@ void tp_extras_block(tp_extras *extras, uint32_t dtype, const tp_pass *pass, con
         memset(bin + n, TP_NO_BIN, TP_BLOCK - n);
         extras->loops->count(bin, options->bin_count, options->bins);
     }
+}
+
+uint64_t tp_extras_read(tp_extras *extras, tp_pass *pass, tp_walk *walk, uint64_t n,
+                        tp_pass_space *space, uint64_t before)
+{
+    tp_hash *hash = extras->hashes ? &extras->hash : NULL;
+    for (uint64_t left = n; left > 0;) {
+        const uint64_t position = walk->count - walk->left;
+        const size_t part = tp_pass_piece(pass, left);
+        const void *data = tp_pass_next(pass, walk, part, space, hash);
+        before = tp_pass_add(pass, data, part) ? position : before;
+        if (pass->bytes == NULL) {
+            tp_extras_block(extras, pass, data, part);
+        }
+        left -= part;
+    }
+    return before;
 }
 
 static void look_at_codes(const tp_stats_options *options, const tp_pass *pass)

@@ -187,6 +187,24 @@ void tp_hash_add(tp_hash *hash, const void *data, size_t n)
     }
 }
 
+void tp_hash_seek(tp_hash *hash, uint64_t position)
+{
+    for (uint32_t i = hash->loops; i-- > 0;) {
+        hash->loop[i].at = position % hash->loop[i].size;
+        position /= hash->loop[i].size;
+    }
+    uint64_t so_far = 1;
+    for (uint32_t i = 0; i < hash->loops; i++) {
+        so_far = times(so_far, power(hash->loop[i].step, hash->loop[i].at));
+        hash->loop[i].power = so_far;
+    }
+}
+
+void tp_hash_join(tp_hash *hash, uint64_t sum)
+{
+    hash->sum = reduce((uint128)hash->sum + sum);
+}
+
 uint64_t tp_hash_value(const tp_hash *hash)
 {
     /* splitmix64 */

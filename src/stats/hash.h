@@ -36,6 +36,12 @@ void tp_hash_open(tp_hash *hash, const tp_tensor *tensor, const tp_walk *walk);
 /* The next n elements of the traversal, contiguous. */
 void tp_hash_add(tp_hash *hash, const void *data, size_t n);
 
+/* Continues at this position of the traversal. The sum stays. */
+void tp_hash_seek(tp_hash *hash, uint64_t position);
+
+/* Adds the sum of another part of the same traversal. */
+void tp_hash_join(tp_hash *hash, uint64_t sum);
+
 uint64_t tp_hash_value(const tp_hash *hash);
 
 #endif

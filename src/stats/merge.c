@@ -52,15 +52,25 @@ tp_part tp_part_merge(tp_part a, tp_part b)
     };
 }
 
-void tp_tree_add(tp_tree *tree, const tp_part *block)
+void tp_tree_add(tp_tree *tree, const tp_part *part, int of_level)
 {
-    tp_part carry = *block;
-    int level = 0;
+    tp_part carry = *part;
+    int level = of_level;
     for (; (tree->blocks >> level & 1) != 0; level++) {
         carry = tp_part_merge(tree->level[level], carry);
     }
     tree->level[level] = carry;
-    tree->blocks++;
+    tree->blocks += UINT64_C(1) << of_level;
+}
+
+void tp_tree_append(tp_tree *tree, const tp_tree *last)
+{
+    for (int level = 0; last->blocks >> level != 0; level++) {
+        if ((last->blocks >> level & 1) != 0) {
+            tree->level[level] = last->level[level];
+        }
+    }
+    tree->blocks += last->blocks;
 }
 
 tp_part tp_tree_total(const tp_tree *tree)

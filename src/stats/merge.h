@@ -25,8 +25,12 @@ typedef struct tp_tree {
     tp_part level[TP_TREE_LEVELS];
 } tp_tree;
 
-/* Appends a block to the tree (start with blocks = 0). */
-void tp_tree_add(tp_tree *tree, const tp_part *block);
+/* Appends to the tree (start with blocks = 0) the sum of 2^level blocks, made by another tree; 0 is
+ * a block. tree->blocks must be a multiple of 2^level. */
+void tp_tree_add(tp_tree *tree, const tp_part *part, int level);
+
+/* Appends what another tree holds, which is less than every level that this one has. */
+void tp_tree_append(tp_tree *tree, const tp_tree *last);
 
 /* Sum of all blocks; all 0 when there is none. */
 tp_part tp_tree_total(const tp_tree *tree);

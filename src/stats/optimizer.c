@@ -167,7 +167,7 @@ static void read_moments(void *context)
             if (tp_pass_add(&job->pass[k], job->block[k], n)) {
                 abs_max_from[k] = position;
             }
-            tp_extras_block(&job->extras[k], dtype, &job->pass[k], job->block[k], n);
+            tp_extras_block(&job->extras[k], &job->pass[k], job->block[k], n);
         }
     }
     for (int k = 0; k < 2; k++) {

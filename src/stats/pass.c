@@ -54,6 +54,18 @@ static bool is_extreme(double half)
     return half > LARGEST_HALF || (half < SMALLEST_HALF && half > 0.0);
 }
 
+void tp_pass_see(tp_pass *pass, const tp_block *block)
+{
+    tp_block *seen = &pass->seen;
+    seen->nan += block->nan;
+    seen->pos_inf += block->pos_inf;
+    seen->neg_inf += block->neg_inf;
+    seen->zeros += block->zeros;
+    seen->subnormal += block->subnormal;
+    seen->min = block->min < seen->min ? block->min : seen->min;
+    seen->max = block->max > seen->max ? block->max : seen->max;
+}
+
 static bool add_block(tp_pass *pass, const void *data, size_t n)
 {
     const tp_kernel *kernel = pass->kernel;
@@ -86,16 +98,9 @@ static bool add_block(tp_pass *pass, const void *data, size_t n)
         part.sum_sq = block.sum_sq;
         part.m2 = block_m2(pass, data, n, scale, &block, finite);
     }
-    tp_tree_add(&pass->tree, &part);
+    tp_tree_add(&pass->tree, &part, 0);
 
-    tp_block *seen = &pass->seen;
-    seen->nan += block.nan;
-    seen->pos_inf += block.pos_inf;
-    seen->neg_inf += block.neg_inf;
-    seen->zeros += block.zeros;
-    seen->subnormal += block.subnormal;
-    seen->min = block.min < seen->min ? block.min : seen->min;
-    seen->max = block.max > seen->max ? block.max : seen->max;
+    tp_pass_see(pass, &block);
     const double largest = block_abs_max(&block, finite);
     const bool larger = largest > pass->abs_max;
     pass->abs_max = larger ? largest : pass->abs_max;
@@ -207,15 +212,8 @@ static tp_bounds bounds_of(uint32_t dtype, double eps)
     };
 }
 
-void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps)
+void tp_pass_restart(tp_pass *pass)
 {
-    pass->bytes = tp_byte_type_of(dtype);
-    pass->per = pass->bytes != NULL ? pass->bytes->per_byte : 1;
-    pass->convert = tp_convert_of(dtype);
-    pass->kernel = kernel;
-    pass->bounds = bounds_of(dtype, eps);
-    pass->halves = dtype == TP_F16 || dtype == TP_BF16;
-    pass->wide = dtype == TP_F64 || dtype == TP_C128;
     pass->seen = (tp_block){.min = INFINITY, .max = -INFINITY};
     pass->abs_max = -1.0;
     pass->tree.blocks = 0;
@@ -223,4 +221,17 @@ void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double
         memset(&pass->counts, 0, sizeof(pass->counts));
         pass->counts.best = 256;
     }
+}
+
+void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps)
+{
+    pass->dtype = dtype;
+    pass->bytes = tp_byte_type_of(dtype);
+    pass->per = pass->bytes != NULL ? pass->bytes->per_byte : 1;
+    pass->convert = tp_convert_of(dtype);
+    pass->kernel = kernel;
+    pass->bounds = bounds_of(dtype, eps);
+    pass->halves = dtype == TP_F16 || dtype == TP_BF16;
+    pass->wide = dtype == TP_F64 || dtype == TP_C128;
+    tp_pass_restart(pass);
 }

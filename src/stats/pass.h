@@ -13,6 +13,7 @@
 /* Three ways: a type of 8 bits or less is counted (bytes is set); other types go to a kernel in
  * blocks of TP_BLOCK elements, as they are or, where convert is set, made f64 first. */
 typedef struct tp_pass {
+    uint32_t dtype;
     const tp_byte_type *bytes;
     uint64_t per; /* elements in one position of the traversal: 2 in a packed byte, else 1 */
     tp_convert convert;
@@ -28,6 +29,12 @@ typedef struct tp_pass {
 
 /* kernel: of the dtype, of f64 where the elements are converted, any where bytes are counted. */
 void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps);
+
+/* Forgets what it has taken. */
+void tp_pass_restart(tp_pass *pass);
+
+/* Counts and extremes of a block, or of many. */
+void tp_pass_see(tp_pass *pass, const tp_block *block);
 
 /* Room for elements that do not lie side by side, and for converted ones. */
 #define TP_PASS_BUFFER (TP_BLOCK * sizeof(double))

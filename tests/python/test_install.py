@@ -128,6 +128,57 @@ def test_library_exports_exactly_the_public_functions(prefix: Prefix) -> None:
     assert exported == declared_functions()
 
 
+UNLOAD = r"""
+#include <assert.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tensorprobe/tensorprobe.h>
+
+static int threads(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    while (readdir(tasks) != NULL) {
+        count++;
+    }
+    closedir(tasks);
+    return count - 2; /* . and .. */
+}
+
+static float data[1 << 20];
+typedef tp_status compute_function(const tp_tensor *, double, tp_stats *);
+
+int main(int argc, char **argv)
+{
+    for (int round = 0; round < 20; round++) {
+        void *library = dlopen(argv[argc - 1], RTLD_NOW);
+        void (*set_threads)(uint32_t) =
+            (void (*)(uint32_t))dlsym(library, "tp_stats_set_threads");
+        compute_function *compute = (compute_function *)dlsym(library, "tp_stats_compute");
+        const int64_t shape[] = {1 << 20};
+        const tp_tensor tensor = {data, shape, NULL, TP_F32, 1};
+        tp_stats stats;
+        set_threads(3);
+        assert(compute(&tensor, 0.5, &stats) == TP_OK && stats.zeros == 1 << 20);
+        assert(threads() == 3);
+        dlclose(library);
+        assert(threads() == 1);
+    }
+    return 0;
+}
+"""
+
+
+def test_unloading_ends_the_threads(prefix: Prefix, tmp_path: Path) -> None:
+    (tmp_path / "unload.c").write_text(UNLOAD)
+    include = f"-I{prefix.path / 'include'}"
+    program = tmp_path / "unload"
+    prefix.run("cc", "-std=gnu11", include, "-o", program, tmp_path / "unload.c")
+    prefix.run(program, library(prefix))
+
+
 def test_soname_and_version_come_from_the_header(prefix: Prefix) -> None:
     dynamic = prefix.run("readelf", "-d", library(prefix)).stdout
     assert f"[libtensorprobe.so.{version('TP_SOVERSION')}]" in dynamic

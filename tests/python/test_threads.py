@@ -1,0 +1,81 @@
+"""Several threads read a large tensor: as many as torch would use, with the values of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tensorprobe
+
+CHILD = """
+import sys
+from pathlib import Path
+import torch
+import tensorprobe
+from torch import nn
+
+threads, directory = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(threads)
+torch.manual_seed(7)
+model = nn.Linear(700, 600)  # 1.6 MiB of weights
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with tensorprobe.watch(model, optimizer, output_dir=directory, run_id="run") as monitor:
+    for _ in range(2):
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    print(names.count("tp-helper"))
+print(monitor.directory)
+"""
+
+
+def run_child(threads: int, directory: Path) -> tuple[int, list[float]]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "4"}
+    printed = subprocess.run(
+        [sys.executable, "-c", CHILD, str(threads), str(directory)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+    ).stdout.splitlines()
+    journal = tensorprobe.Journal(printed[1])
+    series = [
+        value
+        for quantity in ("param_origin", "param_updated", "grad_reduced")
+        for op in ("norm", "mean", "min", "max")
+        for value in journal.series("weight", quantity, op=op)[1]
+    ]
+    return int(printed[0]), series
+
+
+def test_hooks_use_as_many_threads_as_torch(tmp_path: Path) -> None:
+    (no_helper, alone), (two_helpers, shared) = (
+        run_child(threads, tmp_path / str(threads)) for threads in (1, 3)
+    )
+    assert (no_helper, two_helpers) == (0, 2)
+    assert len(alone) == 24
+    assert alone == shared
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16, torch.int8])
+def test_values_of_several_threads(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(20261130)
+    x = (torch.randn(1_700_001, generator=generator) * 30).to(dtype)
+    found = tensorprobe.compute_stats(x, 1.0, threads=4, histogram=(40, -90.0, 90.0))
+    wide = x.double().numpy().astype(np.longdouble)
+    assert found["count"] == len(wide)
+    assert found["zeros"] == int((np.abs(wide) < 1.0).sum())
+    assert (found["min"], found["max"]) == (wide.min(), wide.max())
+    assert found["abs_max_index"] == int(np.abs(wide).argmax())
+    error = 2e-7 if dtype == torch.bfloat16 else 1e-13
+    assert abs(found["sum"] - float(wide.sum())) <= error * float(np.abs(wide).sum())
+    assert found["norm"] == pytest.approx(float(np.sqrt((wide * wide).sum())), rel=error)
+    assert found["std"] == pytest.approx(float(wide.std()), rel=5e-7)
+    bins = torch.histc(x.float(), 40, -90.0, 90.0)
+    assert found["histogram"] == [int(n) for n in bins]
