@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "compiled_hooks.h"
 #include "gradient_hooks.h"
 #include "input_edges.h"
 #include "recording.h"
@@ -138,9 +139,7 @@ static bool record_side(module_hook *hook, const frame *running, const tensor_li
     return true;
 }
 
-/* The root's forward begins: a new micro step, and what older forwards left behind is forgotten.
- * Not when it calls itself, or is run again in a backward. */
-static void begin_root_forward(const module_hook *hook, enum forward_kind kind, int64_t task)
+void module_hook_begin_root(const module_hook *hook, enum forward_kind kind, int64_t task)
 {
     monitor_object *monitor = hook->monitor;
     if (task != -1 || monitor_is_running(monitor, hook)) {
@@ -151,6 +150,17 @@ static void begin_root_forward(const module_hook *hook, enum forward_kind kind, 
         monitor->forward++;
         monitor->micro_steps[hook->vpp_stage]++;
     }
+}
+
+void module_hook_number_call(module_hook *hook, frame *running)
+{
+    const monitor_object *monitor = hook->monitor;
+    if (hook->seen_forward != monitor->forward) {
+        hook->seen_forward = monitor->forward;
+        hook->calls = 0;
+    }
+    running->call = hook->calls++;
+    running->micro_step = monitor_micro_step(monitor, hook->vpp_stage);
 }
 
 /* The list of another side of the same values; without a spec it is the one that is there. */
@@ -184,18 +194,12 @@ static bool take_inputs(module_hook *hook, frame *running, PyObject *const *args
 static bool begin_recorded(module_hook *hook, frame *running, enum forward_kind kind,
                            const owed_call *paid, PyObject *const *args)
 {
-    monitor_object *monitor = hook->monitor;
-    const tp_config *config = monitor->config;
+    const tp_config *config = hook->monitor->config;
     if (kind == FORWARD_GRADIENTS) {
         running->micro_step = paid->micro_step;
         running->call = paid->call;
     } else {
-        if (hook->seen_forward != monitor->forward) {
-            hook->seen_forward = monitor->forward;
-            hook->calls = 0;
-        }
-        running->call = hook->calls++;
-        running->micro_step = monitor_micro_step(monitor, hook->vpp_stage);
+        module_hook_number_call(hook, running);
     }
     if (kind == FORWARD_VALUES && !config->forward_only &&
         !forward_owes(hook, running->micro_step, running->call)) {
@@ -217,7 +221,7 @@ static bool enter(module_hook *hook, PyObject *const *args)
     int64_t task = -1;
     const enum forward_kind kind = forward_kind_of(hook, args[0], &paid, &task);
     if (hook->root) {
-        begin_root_forward(hook, kind, task);
+        module_hook_begin_root(hook, kind, task);
     }
     frame *running = monitor_new_frame(monitor, hook);
     if (running == NULL) {
@@ -312,13 +316,29 @@ static PyMethodDef hook_methods[] = {
      "forward_pre($self, module, args, kwargs, /)\n--\n\nA forward pre-hook with kwargs."},
     {"forward", (PyCFunction)(void (*)(void))hook_forward, METH_FASTCALL,
      "forward($self, module, args, kwargs, output, /)\n--\n\nA forward hook with kwargs."},
+    {"compiled_forward", (PyCFunction)(void (*)(void))compiled_forward, METH_FASTCALL,
+     "compiled_forward($self, tensors, side, /)\n--\n\nRecords what goes into (side 0) or comes "
+     "out "
+     "of (1) a training forward inside a compiled graph: step, micro step, call."},
+    {"compiled_backward", (PyCFunction)(void (*)(void))compiled_backward, METH_FASTCALL,
+     "compiled_backward($self, tensor, side, slot, step, micro_step, call, /)\n--\n\nRecords the "
+     "gradient of a tensor of that forward."},
     {"__reduce__", hook_reduce, METH_NOARGS, "A pickled hook is an inert one."},
     {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef hook_properties[] = {
+    {"compiled_sides", compiled_sides, NULL,
+     "What a compiled graph records of input, output and their gradients: None: nothing; (): every "
+     "tensor; (0, 0): the only one; (n, i): element i of n.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot hook_slots[] = {
     {Py_tp_dealloc, hook_dealloc},
     {Py_tp_methods, hook_methods},
+    {Py_tp_getset, hook_properties},
     {Py_tp_doc, "Records what goes into and out of one module."},
     {0, NULL},
 };

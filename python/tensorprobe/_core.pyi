@@ -29,6 +29,21 @@ class ConfigError(ValueError):
 class ModuleHook:
     forward_pre: Callable[..., None]
     forward: Callable[..., None]
+    @property
+    def compiled_sides(self) -> tuple[tuple[int, ...] | None, ...]: ...
+    def compiled_forward(
+        self, tensors: list[torch.Tensor], side: int, /
+    ) -> tuple[int, int, int]: ...
+    def compiled_backward(
+        self,
+        tensor: torch.Tensor,
+        side: int,
+        slot: int,
+        step: int,
+        micro_step: int,
+        call: int,
+        /,
+    ) -> None: ...
 
 class OptimizerHook:
     step_pre: Callable[..., None]

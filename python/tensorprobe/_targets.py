@@ -134,13 +134,16 @@ class Selection:
         self._pattern_matches = pattern_matches
         self._below = str.startswith if config["string_prefix"] else has_prefix
         self._squash: bool = config["squash_name"]
+        from tensorprobe._compile import name_in_original, original
+
         self._modules = [
-            _Named(stage, name, module)
+            _Named(stage, name_in_original(chunk, name), module)
             for stage, chunk in enumerate(chunks)
             for name, module in chunk.named_modules()
+            if original(module) is module
         ]
         self._parameters = [
-            _Named(stage, name, parameter)
+            _Named(stage, name_in_original(chunk, name), parameter)
             for stage, chunk in enumerate(chunks)
             for name, parameter in chunk.named_parameters(remove_duplicate=False)
         ]

@@ -73,7 +73,11 @@ class Session:
         self._scripted: list[str] = []
         self._directory: str = monitor.directory
         self._config = monitor.config
-        self._chunks = list(model) if isinstance(model, Sequence) else [model]
+        from tensorprobe._compile import CompileWatch, original
+
+        chunks = list(model) if isinstance(model, Sequence) else [model]
+        self._chunks = [original(chunk) for chunk in chunks]
+        self._compile = CompileWatch()
         ranks = self._config["module_ranks"]
         self._selected = not ranks or rank in ranks
         self._report = report and rank == (min(ranks) if ranks else 0)
@@ -96,7 +100,7 @@ class Session:
         """Record activations from now on, or no longer; with ``all_xy`` and without targets all."""
         if not self._selected:
             return
-        self._remove(self._module_handles)
+        self._unhook_modules()
         targets = self._config["targets"]
         everything = self._config["all_xy"]
         if not self._config["xy_distribution"]:
@@ -108,6 +112,7 @@ class Session:
                 self._hook_module(chunk, "", stage, recorded=False)  # it counts the micro steps
         for one in watched:
             self._hook_module(one.module, one.name, one.vpp_stage, recorded=True, target=one.target)
+        self._compile.start()
         if self._report and xy_distribution:
             for one in watched:
                 stage_name = f"{one.vpp_stage}:" if len(self._chunks) > 1 else ""
@@ -132,13 +137,18 @@ class Session:
             return
         root = module is self._chunks[vpp_stage]
         hook = self._monitor.module_hook(module, name, vpp_stage, root, recorded, target)
-        handles = self._module_handles
-        handles.append(module.register_forward_pre_hook(hook.forward_pre, with_kwargs=True))
+        handles = [module.register_forward_pre_hook(hook.forward_pre, with_kwargs=True)]
         if recorded or root:
             # Of the root the end is noticed also when it fails: another forward isn't within it.
             handles.append(
                 module.register_forward_hook(hook.forward, with_kwargs=True, always_call=root)
             )
+        self._module_handles.extend(handles)
+        self._compile.add(hook, module, handles)
+
+    def _unhook_modules(self) -> None:
+        self._remove(self._module_handles)
+        self._compile.stop()
 
     def use_optimizer(
         self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -237,7 +247,7 @@ class Session:
         handles.clear()
 
     def _detach(self) -> None:
-        self._remove(self._module_handles)
+        self._unhook_modules()
         self._forget_optimizers()
         if self._printer is not None:
             self._printer.remove()

@@ -1,0 +1,167 @@
+#include "compiled_hooks.h"
+
+#include "base/clock.h"
+#include "recording.h"
+
+/* A compiled backward may compute parts of its forward again. */
+static int is_in_backward(const core_state *state)
+{
+    const int64_t task = core_call_int(state->graph_task_id);
+    return PyErr_Occurred() ? -1 : task != -1;
+}
+
+/* No memo: compiled code reuses memory without a new version. */
+static bool record(module_hook *hook, PyObject *tensor, uint32_t quantity, uint32_t role,
+                   int32_t slot, uint32_t micro_step, uint32_t call)
+{
+    tensor_view view;
+    if (!tensor_view_open(hook->monitor->state, tensor, &view)) {
+        return true;
+    }
+    reading values;
+    const int result = reading_take(hook->monitor, &view, false, hook->name, &values);
+    bool ok = result != READ_FAILED;
+    if (result == READ_OK) {
+        site *place = module_hook_site(hook, quantity, role, slot);
+        ok = place != NULL && reading_record(hook->monitor, &values, place, micro_step, call);
+    }
+    tensor_view_close(&view);
+    return ok;
+}
+
+static bool record_list(module_hook *hook, PyObject *tensors, uint32_t role, const frame *running)
+{
+    const Py_ssize_t count = PyList_Size(tensors);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!record(hook, PyList_GetItem(tensors, i), TP_ACTIVATION, role,
+                    count == 1 ? -1 : (int32_t)i, running->micro_step, running->call)) {
+            return false;
+        }
+    }
+    return count >= 0;
+}
+
+static PyObject *no_ticket(void)
+{
+    return Py_BuildValue("KII", 0ULL, 0U, 0U);
+}
+
+static PyObject *ticket(const module_hook *hook, const frame *running)
+{
+    return Py_BuildValue("KII", (unsigned long long)hook->monitor->steps_ended, running->micro_step,
+                         running->call);
+}
+
+static PyObject *begin(module_hook *hook, PyObject *tensors)
+{
+    monitor_object *monitor = hook->monitor;
+    if (hook->root) {
+        /* An exception in the graph ended the one before. */
+        for (frame *old = NULL; (old = monitor_pop_frame(monitor, hook)) != NULL;) {
+            monitor_free_frame(monitor, old);
+        }
+        module_hook_begin_root(hook, FORWARD_WHOLE, -1);
+    }
+    frame *running = monitor_new_frame(monitor, hook);
+    if (running == NULL) {
+        return NULL;
+    }
+    module_hook_number_call(hook, running);
+    running->training = true;
+    running->values = record_list(hook, tensors, TP_ROLE_INPUT, running);
+    PyObject *made = running->values ? ticket(hook, running) : NULL;
+    /* Pushed whatever happened: the end takes the newest frame of its module. */
+    if (!monitor_push_frame(monitor, running)) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+static PyObject *end(module_hook *hook, PyObject *tensors)
+{
+    frame *running = monitor_pop_frame(hook->monitor, hook);
+    if (running == NULL) {
+        return no_ticket(); /* another thread's forward of the root has forgotten it */
+    }
+    const bool ok = !running->values || record_list(hook, tensors, TP_ROLE_OUTPUT, running);
+    PyObject *made = ok ? ticket(hook, running) : NULL;
+    monitor_free_frame(hook->monitor, running);
+    return made;
+}
+
+PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    module_hook *hook = (module_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (count != 2 || monitor == NULL || !monitor_is_collecting(monitor)) {
+        return no_ticket();
+    }
+    const uint64_t start = tp_clock_monotonic();
+    PyObject *made = NULL;
+    const int again = is_in_backward(monitor->state);
+    if (again > 0) {
+        made = no_ticket();
+    } else if (again == 0) {
+        const long side = PyLong_AsLong(args[1]);
+        made = PyErr_Occurred() ? NULL : side == 0 ? begin(hook, args[0]) : end(hook, args[0]);
+    }
+    if (made == NULL) {
+        PyObject *done = monitor_trouble(monitor, hook->name);
+        made = done == NULL ? NULL : no_ticket();
+        Py_XDECREF(done);
+    }
+    monitor_add_time(monitor, start);
+    return made;
+}
+
+static bool take_gradient(module_hook *hook, PyObject *const *args)
+{
+    const long side = PyLong_AsLong(args[1]);
+    const long slot = PyLong_AsLong(args[2]);
+    const unsigned long long step = PyLong_AsUnsignedLongLong(args[3]);
+    const unsigned long micro_step = PyLong_AsUnsignedLong(args[4]);
+    const unsigned long call = PyLong_AsUnsignedLong(args[5]);
+    if (PyErr_Occurred()) {
+        return false;
+    }
+    /* A leaf keeps the hook that an earlier step's forward has left on it. */
+    return (side == 0 && step != hook->monitor->steps_ended) ||
+           record(hook, args[0], TP_ACTIVATION_GRAD, side == 0 ? TP_ROLE_INPUT : TP_ROLE_OUTPUT,
+                  (int32_t)slot, (uint32_t)micro_step, (uint32_t)call);
+}
+
+PyObject *compiled_backward(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    module_hook *hook = (module_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (count != 6 || monitor == NULL || !monitor_is_collecting(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t start = tp_clock_monotonic();
+    PyObject *result =
+        take_gradient(hook, args) ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
+    monitor_add_time(monitor, start);
+    return result;
+}
+
+PyObject *compiled_sides(PyObject *self, void *Py_UNUSED(closure))
+{
+    const module_hook *hook = (const module_hook *)self;
+    const bool active = hook->monitor != NULL && monitor_is_active(hook->monitor) && hook->recorded;
+    PyObject *sides = PyTuple_New(SIDES);
+    for (int side = 0; sides != NULL && side < SIDES; side++) {
+        const tp_side_spec *spec = &hook->filter.specs[side];
+        const bool gradient = side == SIDE_INPUT_GRAD || side == SIDE_OUTPUT_GRAD;
+        const bool wanted = active && (gradient ? !hook->monitor->config->forward_only
+                                                : !hook->monitor->config->backward_only);
+        PyObject *one = !wanted                 ? Py_NewRef(Py_None)
+                        : !hook->filter.by_spec ? PyTuple_New(0)
+                        : !spec->given          ? Py_NewRef(Py_None)
+                        : !spec->tuple          ? Py_BuildValue("(II)", 0U, 0U)
+                                                : Py_BuildValue("(II)", spec->length, spec->index);
+        if (one == NULL || PyTuple_SetItem(sides, side, one) != 0) {
+            Py_CLEAR(sides);
+        }
+    }
+    return sides;
+}
