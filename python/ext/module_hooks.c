@@ -317,12 +317,11 @@ static PyMethodDef hook_methods[] = {
     {"forward", (PyCFunction)(void (*)(void))hook_forward, METH_FASTCALL,
      "forward($self, module, args, kwargs, output, /)\n--\n\nA forward hook with kwargs."},
     {"compiled_forward", (PyCFunction)(void (*)(void))compiled_forward, METH_FASTCALL,
-     "compiled_forward($self, tensors, side, /)\n--\n\nRecords what goes into (side 0) or comes "
-     "out "
-     "of (1) a training forward inside a compiled graph: step, micro step, call."},
+     "compiled_forward($self, tensors, side, /)\n--\n\nIn a compiled graph: a training forward "
+     "begins (side 0: its inputs) or has ended (1: its outputs). Its step, micro step and call."},
     {"compiled_backward", (PyCFunction)(void (*)(void))compiled_backward, METH_FASTCALL,
-     "compiled_backward($self, tensor, side, slot, step, micro_step, call, /)\n--\n\nRecords the "
-     "gradient of a tensor of that forward."},
+     "compiled_backward($self, tensor, side, slot, step, micro_step, call, /)\n--\n\nIn a compiled "
+     "graph: the gradient of a tensor of that forward."},
     {"__reduce__", hook_reduce, METH_NOARGS, "A pickled hook is an inert one."},
     {NULL, NULL, 0, NULL},
 };

@@ -32,7 +32,7 @@ _INPUT, _OUTPUT, _INPUT_GRAD, _OUTPUT_GRAD = range(4)
 
 _hooks: dict[int, _core.ModuleHook] = {}
 _numbers = itertools.count(1)
-_library: torch.library.Library | None = None
+_library: Any = None
 
 
 # ---- The operators ----
@@ -60,7 +60,7 @@ def _define_operators() -> None:
     global _library
     if _library is not None:
         return
-    library = torch.library.Library("tensorprobe", "DEF")
+    library: Any = torch.library.Library("tensorprobe", "DEF")  # type: ignore[no-untyped-call]
     library.define("forward(Tensor[] tensors, Tensor number, int side) -> Tensor")
     library.define("backward(Tensor grad, Tensor ticket, int side, int slot) -> ()")
     library.impl("forward", _run_forward, "CompositeExplicitAutograd")
@@ -157,7 +157,7 @@ def _await_gradient(tensor: torch.Tensor, ticket: torch.Tensor, side: int, slot:
     def arrived(grad: torch.Tensor) -> None:
         torch.ops.tensorprobe.backward(grad.detach(), ticket, side, slot)
 
-    tensor.register_hook(arrived)
+    tensor.register_hook(arrived)  # type: ignore[no-untyped-call]
 
 
 class TraceableHook:
