@@ -34,8 +34,8 @@ FOREIGN = {
 SYSTEM = set(
     "assert complex ctype errno fenv float inttypes limits locale math setjmp signal stdalign "
     "stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath time "
-    "dirent dlfcn fcntl fnmatch getopt poll pthread sched unistd sys/file sys/mman sys/random "
-    "sys/resource sys/stat sys/syscall sys/time sys/types sys/uio sys/utsname sys/wait "
+    "dirent dlfcn fcntl fnmatch getopt poll pthread sched unistd sys/file sys/ioctl sys/mman "
+    "sys/random sys/resource sys/stat sys/syscall sys/time sys/types sys/uio sys/utsname sys/wait "
     "linux/futex".split()
 )
 

@@ -228,28 +228,20 @@ int tp_tool_check(int argc, char **argv)
     static const struct option options[] = {{"watch", no_argument, NULL, 'w'},
                                             {"schema", no_argument, NULL, 's'},
                                             {"fields", no_argument, NULL, 'f'},
-                                            {"help", no_argument, NULL, 'h'},
+                                            TP_TOOL_HELP,
                                             {NULL, 0, NULL, 0}};
     void (*write_text)(tp_buf *) = NULL;
     bool watch = false;
+    int result = TP_EXIT_OK;
     int letter;
-    while ((letter = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        switch (letter) {
-        case 'w':
-            watch = true;
-            break;
-        case 's':
-            write_text = tp_config_write_schema;
-            break;
-        case 'f':
-            write_text = tp_config_write_table;
-            break;
-        case 'h':
-            fputs(help, stdout);
-            return TP_EXIT_OK;
-        default:
-            return tp_tool_usage(argv[0]);
-        }
+    while ((letter = tp_tool_option(argc, argv, options, help, &result)) > 0) {
+        watch = watch || letter == 'w';
+        write_text = letter == 's'   ? tp_config_write_schema
+                     : letter == 'f' ? tp_config_write_table
+                                     : write_text;
+    }
+    if (letter < 0) {
+        return result;
     }
     if (write_text != NULL && optind == argc && !watch) {
         return print(write_text);

@@ -62,14 +62,10 @@ static const struct purpose {
 
 int tp_tool_init(int argc, char **argv)
 {
-    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    int letter;
-    while ((letter = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (letter != 'h') {
-            return tp_tool_usage(argv[0]);
-        }
-        fputs(help, stdout);
-        return TP_EXIT_OK;
+    static const struct option options[] = {TP_TOOL_HELP, {NULL, 0, NULL, 0}};
+    int result = TP_EXIT_OK;
+    if (tp_tool_option(argc, argv, options, help, &result) != 0) {
+        return result;
     }
     if (optind != argc - 1) {
         return tp_tool_usage(argv[0]);

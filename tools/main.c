@@ -1,6 +1,7 @@
 /* The `tensorprobe` command: finds the subcommand and hands over. */
 #include "tools/tool.h"
 
+#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,6 +30,25 @@ static void print_help(FILE *out)
           "\n"
           "exit codes: 0 fine, 1 something is wrong or failed, 2 wrong command line\n",
           out);
+}
+
+int tp_tool_option(int argc, char **argv, const struct option *options, const char *help,
+                   int *result)
+{
+    const int letter = getopt_long(argc, argv, "h", options, NULL);
+    if (letter == -1) {
+        return 0;
+    }
+    if (letter == 'h') {
+        fputs(help, stdout);
+        *result = TP_EXIT_OK;
+        return -1;
+    }
+    if (letter == '?') { /* getopt has said what is wrong */
+        *result = tp_tool_usage(argv[0]);
+        return -1;
+    }
+    return letter;
 }
 
 int tp_tool_failed(const char *name, const tp_error *error)

@@ -48,19 +48,14 @@ static int recover(const char *name, const char *directory)
 
 int tp_tool_recover(int argc, char **argv)
 {
-    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    int letter;
-    while ((letter = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (letter != 'h') {
-            return tp_tool_usage(argv[0]);
-        }
-        fputs(help, stdout);
-        return TP_EXIT_OK;
+    static const struct option options[] = {TP_TOOL_HELP, {NULL, 0, NULL, 0}};
+    int result = TP_EXIT_OK;
+    if (tp_tool_option(argc, argv, options, help, &result) != 0) {
+        return result;
     }
     if (optind == argc) {
         return tp_tool_usage(argv[0]);
     }
-    int result = TP_EXIT_OK;
     for (int i = optind; i < argc; i++) {
         if (recover(argv[0], argv[i]) != TP_EXIT_OK) {
             result = TP_EXIT_FAILED; /* the others are still brought up to date */

@@ -1,319 +1,238 @@
-/* `tensorprobe show`: what does this journal hold? */
+/* `tensorprobe show`: what was recorded? The summary of a journal, or tables of many. */
 #include "tools/tool.h"
 
 #include <getopt.h>
-#include <inttypes.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include "arrow/query.h"
 #include "base/buf.h"
-#include "base/mem.h"
-#include "tensorprobe/reader.h"
+#include "base/error.h"
+#include "journal/find.h"
+#include "tools/print.h"
 
-#define ALERTS_SHOWN 10
-#define QUANTITIES 16 /* more than there are */
+#define ROWS_AT_ONCE 4096 /* of a table: its columns get their width from these */
 
 static const char help[] =
-    "usage: tensorprobe show [--alerts] [--series] DIRECTORY\n"
+    "usage: tensorprobe show [OPTION…] DIRECTORY [NAME…]\n"
     "\n"
-    "Prints what the journal in a run's directory (the one of a rank) holds: run, steps, series,\n"
-    "cost, alerts. Works while the run goes on. Ends with 1 when the journal is damaged.\n"
+    "Prints what was recorded in DIRECTORY: of one rank, of a run, or of many runs. Works while "
+    "the\n"
+    "run goes on. Of a single journal, without more words: its run, steps, series, cost and "
+    "alerts;\n"
+    "of several: a table of them. With a NAME, its values step by step. A NAME is a pattern (*, "
+    "?,\n"
+    "[abc]) of names, or of rows as csv files have them, as in 'blocks.3.*' or fc1.output. Ends\n"
+    "with 1 when a journal is damaged.\n"
     "\n"
-    "  --alerts  every alert; without it the first 10 steps that have some\n"
-    "  --series  every series with its steps, its records and its last norm\n"
-    "  --help    this text\n";
+    "  --alerts         after the summary every alert, not only the first 10 steps that have some\n"
+    "  --series         after the summary every series: its steps, records and last norm\n"
+    "\n"
+    "  --table TABLE    runs, keys, series (the values), alerts, steps, or gaps (steps given up)\n"
+    "  --step N         of step N alone; N-M and N- are ranges\n"
+    "  --quantity WORD  actv, actv_grad, grad_reduced …; may be given again\n"
+    "  --role WORD      input, output; may be given again\n"
+    "  --rank N         of rank N alone; may be given again\n"
+    "  --columns A,B,…  these columns, in this order; 'all' is every one\n"
+    "  --format FORMAT  table, csv, or json (an object a line; \"NaN\", \"Infinity\" are strings)\n"
+    "\n"
+    "  --help           this text\n";
 
-/* What is kept of one key. */
-struct series {
-    uint64_t records;
-    uint64_t first_step;
-    uint64_t last_step;
-    double last_norm;
+static const char *const table_names[] = {
+    [TP_TABLE_RUNS] = "runs",     [TP_TABLE_KEYS] = "keys",   [TP_TABLE_SERIES] = "series",
+    [TP_TABLE_ALERTS] = "alerts", [TP_TABLE_STEPS] = "steps", [TP_TABLE_GAPS] = "gaps",
 };
 
-/* What is kept of the whole journal. */
-struct summary {
-    uint64_t steps, partial, skipped, gaps, records, errors;
-    uint64_t first_step, last_step;
-    uint64_t step_ns, hook_ns, writer_ns, wait_ns;
-    uint64_t alert_steps, alerts;
-    uint32_t attempts;
-    bool closed; /* the last frame is the mark of a clean end */
-    tp_buf alert_text;
-    struct series *series;
-    uint64_t series_capacity;
+/* What people want to see first; csv and JSON have every column. Of a single journal without the
+ * first two. */
+static const char *const first_columns[] = {
+    [TP_TABLE_RUNS] = "run,rank,opened,attempts,steps,first_step,last_step,closed,directory",
+    [TP_TABLE_KEYS] = "run,rank,vpp_stage,quantity,row",
+    [TP_TABLE_SERIES] = "run,rank,step,micro_step,quantity,row,norm,min,max,mean,nan,pos_inf,"
+                        "neg_inf,dtype,shape",
+    [TP_TABLE_ALERTS] = "run,rank,step,rule,quantity,row,op,value,baseline,more",
+    [TP_TABLE_STEPS] = "run,rank,attempt,step,partial,skipped,gap,count,unfilled,errors,time",
+    [TP_TABLE_GAPS] = "run,rank,attempt,step,count,time",
 };
 
-static bool make_room(struct summary *summary, uint32_t key)
+/* The command line. Lists are pointers into argv, one behind the other. */
+struct request {
+    tp_query_options query;
+    tp_buf names, ranks, columns;
+    char *column_words; /* as given */
+    int format;
+    bool alerts, series;
+};
+
+static bool read_number(const char **text, uint64_t *number)
 {
-    if (key < summary->series_capacity) {
-        return true;
-    }
-    uint64_t capacity = (uint64_t)key + key / 2 + 64;
-    struct series *larger = tp_realloc(summary->series, capacity * sizeof *larger);
-    if (larger == NULL) {
+    char *end;
+    if (**text < '0' || **text > '9') {
         return false;
     }
-    memset(larger + summary->series_capacity, 0,
-           (capacity - summary->series_capacity) * sizeof *larger);
-    summary->series = larger;
-    summary->series_capacity = capacity;
+    *number = strtoull(*text, &end, 10);
+    *text = end;
     return true;
 }
 
-static tp_status take_records(struct summary *summary, const tp_reader *reader,
-                              const tp_batch *batch)
+static bool read_steps(const char *text, tp_query_options *query)
 {
-    for (uint64_t i = 0; i < batch->count; i++) {
-        const tp_record *record = &batch->records[i];
-        if (record->state != TP_SLOT_DONE || record->kind != TP_RECORD_STATS) {
-            continue;
-        }
-        if (tp_reader_key(reader, record->key) == NULL) {
-            continue; /* it has no name: its definition is damaged */
-        }
-        if (!make_room(summary, record->key)) {
-            return TP_ERR_NOMEM;
-        }
-        struct series *series = &summary->series[record->key];
-        if (series->records == 0) {
-            series->first_step = batch->step;
-        }
-        series->records++;
-        series->last_step = batch->step;
-        series->last_norm = tp_stats_norm(&record->u.stats);
+    if (!read_number(&text, &query->first_step)) {
+        return false;
     }
-    return TP_OK;
+    query->last_step = query->first_step;
+    if (*text == '-') {
+        query->last_step = UINT64_MAX;
+        text++;
+        if (*text != '\0' && !read_number(&text, &query->last_step)) {
+            return false;
+        }
+    }
+    return *text == '\0';
 }
 
-static tp_status take_batch(struct summary *summary, const tp_reader *reader, const tp_batch *batch)
+static tp_status read_word(const char *const *words, size_t count, const char *word, int *number)
 {
-    if (summary->steps == 0) {
-        summary->first_step = batch->step;
+    for (size_t i = 1; i < count; i++) {
+        if (strcmp(words[i], word) == 0) {
+            *number = (int)i;
+            return TP_OK;
+        }
     }
-    summary->last_step = batch->step;
-    summary->steps++;
-    summary->partial += (batch->flags & TP_BATCH_PARTIAL) != 0;
-    summary->skipped += (batch->flags & TP_BATCH_SKIPPED) != 0;
-    summary->gaps += (batch->flags & TP_BATCH_GAP) != 0;
-    summary->errors += batch->errors;
-    summary->step_ns += batch->end_ns - batch->begin_ns;
-    summary->hook_ns += batch->hook_ns;
-    summary->writer_ns += batch->writer_ns;
-    summary->wait_ns += batch->wait_ns;
-    if (batch->attempt >= summary->attempts) {
-        summary->attempts = batch->attempt + 1;
-    }
-    if (batch->records == NULL) {
+    return TP_ERR_ARGUMENT;
+}
+
+static tp_status read_option(struct request *request, int letter, const char *text, tp_error *error)
+{
+    static const char *const formats[] = {
+        [TP_PRINT_TABLE] = "table", [TP_PRINT_CSV] = "csv", [TP_PRINT_JSON] = "json"};
+    int number = 0;
+    uint64_t rank = 0;
+    switch (letter) {
+    case 'a':
+        request->alerts = true;
+        return TP_OK;
+    case 's':
+        request->series = true;
+        return TP_OK;
+    case 't':
+        if (read_word(table_names, sizeof table_names / sizeof *table_names, text, &number) !=
+            TP_OK) {
+            return tp_fail(error, TP_ERR_ARGUMENT,
+                           "no such table: %.60s; write runs, keys, series, alerts, steps or gaps",
+                           text);
+        }
+        request->query.table = (uint32_t)number;
+        return TP_OK;
+    case 'n':
+        return read_steps(text, &request->query)
+                   ? TP_OK
+                   : tp_fail(error, TP_ERR_ARGUMENT, "no step: %.60s; write 7, 7-9 or 7-", text);
+    case 'q':
+        return tp_selection_add_quantity(&request->query.selection, text, error);
+    case 'o':
+        return tp_selection_add_role(&request->query.selection, text, error);
+    case 'r':
+        if (!read_number(&text, &rank) || *text != '\0' || rank > UINT32_MAX) {
+            return tp_fail(error, TP_ERR_ARGUMENT, "no rank: %.60s; write a number", text);
+        }
+        tp_buf_put_u32(&request->ranks, (uint32_t)rank);
+        return TP_OK;
+    case 'f':
+        return read_word(formats, sizeof formats / sizeof *formats, text, &request->format) == TP_OK
+                   ? TP_OK
+                   : tp_fail(error, TP_ERR_ARGUMENT,
+                             "no such format: %.60s; write table, csv or json", text);
+    default:
         return TP_OK;
     }
-    summary->records += batch->count;
-    return take_records(summary, reader, batch);
 }
 
-static void describe_alert(tp_buf *text, const tp_reader *reader, uint64_t step,
-                           const tp_record *record)
+/* Cuts the words of a list apart at its commas. */
+static void add_columns(struct request *request, char *words, bool is_single)
 {
-    const tp_alert *alert = &record->u.alert;
-    const tp_key *key = tp_reader_key(reader, record->key);
-    const char *rule = tp_rule_name(alert->rule);
-    const char *op = tp_op_name(alert->op);
-    const char *quantity = key != NULL ? tp_quantity_name(key->quantity) : NULL;
-    char name[512] = "?";
-    if (key != NULL) {
-        tp_row_name(key, record->call, name, sizeof name);
-    }
-    tp_buf_printf(text, "  step %-6" PRIu64 " %-18s %s %s: %s %g", step, rule != NULL ? rule : "?",
-                  quantity != NULL ? quantity : "?", name, op != NULL ? op : "?", alert->value);
-    if (!isnan(alert->baseline)) {
-        tp_buf_printf(text, ", before %g", alert->baseline);
-    }
-    if (alert->more > 0) {
-        tp_buf_printf(text, " (first; %" PRIu64 " more series)", alert->more);
-    }
-    tp_buf_put(text, "\n", 1);
-}
-
-/* One line a step and rule, as on the console of the run; with all: one line an alert. */
-static void take_alerts(struct summary *summary, const tp_reader *reader, const tp_batch *batch,
-                        bool all)
-{
-    summary->alert_steps++;
-    summary->alerts += batch->count;
-    if (!all && summary->alert_steps > ALERTS_SHOWN) {
-        return;
-    }
-    uint64_t shown = 0; /* bit of each rule that had its line */
-    for (uint64_t i = 0; i < batch->count; i++) {
-        const tp_record *record = &batch->records[i];
-        uint64_t bit = UINT64_C(1) << (record->u.alert.rule % 64);
-        if (all || (shown & bit) == 0) {
-            describe_alert(&summary->alert_text, reader, batch->step, record);
-        }
-        shown |= bit;
-    }
-}
-
-static void print_run(const tp_run_info *run, const struct summary *summary)
-{
-    time_t seconds = (time_t)(run->start_wall_ns / 1000000000);
-    struct tm local;
-    char start[64] = "?";
-    if (localtime_r(&seconds, &local) != NULL) {
-        strftime(start, sizeof start, "%Y-%m-%d %H:%M:%S %z", &local);
-    }
-    printf("run      %s, rank %" PRIu32 ", opened %s", run->run_id, run->rank, start);
-    if (summary->attempts > 1) {
-        printf(", attempt %" PRIu32, summary->attempts);
-    }
-    putchar('\n');
-}
-
-static void print_steps(const struct summary *summary)
-{
-    if (summary->steps == 0) {
-        puts("steps    none");
-        return;
-    }
-    printf("steps    %" PRIu64 " (%" PRIu64 " to %" PRIu64 ")", summary->steps, summary->first_step,
-           summary->last_step);
-    if (summary->skipped > 0) {
-        printf(", %" PRIu64 " skipped", summary->skipped);
-    }
-    if (summary->partial > 0) {
-        printf(", %" PRIu64 " partial", summary->partial);
-    }
-    if (summary->gaps > 0) {
-        printf(", %" PRIu64 " given up", summary->gaps);
-    }
-    puts(summary->closed ? ", closed" : ", not closed: still running, or killed");
-}
-
-static void print_quantities(const struct summary *summary, const tp_reader *reader)
-{
-    uint64_t counts[QUANTITIES] = {0};
-    uint32_t total = tp_reader_key_count(reader);
-    for (uint32_t id = 0; id < total; id++) {
-        const tp_key *key = tp_reader_key(reader, id);
-        if (key != NULL && key->quantity < QUANTITIES) {
-            counts[key->quantity]++;
-        }
-    }
-    printf("series   %" PRIu32, total);
-    const char *separator = ": ";
-    for (uint32_t quantity = 0; quantity < QUANTITIES; quantity++) {
-        const char *name = tp_quantity_name(quantity);
-        if (counts[quantity] > 0 && name != NULL) {
-            printf("%s%s %" PRIu64, separator, name, counts[quantity]);
-            separator = ", ";
-        }
-    }
-    printf("\nrecords  %" PRIu64 "\n", summary->records);
-}
-
-/* In per cent of the steps, which begin with the waiting. */
-static void print_cost(const struct summary *summary)
-{
-    if (summary->step_ns == 0) {
-        return;
-    }
-    double total = (double)summary->step_ns;
-    printf("cost     hooks %.2f %%, writer thread %.2f %%, waiting %.2f %% of %.1f s",
-           100.0 * (double)summary->hook_ns / total, 100.0 * (double)summary->writer_ns / total,
-           100.0 * (double)summary->wait_ns / total, total / 1e9);
-    if (summary->errors > 0) {
-        printf("; %" PRIu64 " observations failed", summary->errors);
-    }
-    putchar('\n');
-}
-
-static void print_alerts(const struct summary *summary, bool all)
-{
-    if (summary->alerts == 0) {
-        puts("alerts   none");
-        return;
-    }
-    printf("alerts   %" PRIu64 " in %" PRIu64 " steps\n", summary->alerts, summary->alert_steps);
-    fwrite(summary->alert_text.data, 1, summary->alert_text.size, stdout);
-    if (!all && summary->alert_steps > ALERTS_SHOWN) {
-        printf("  … and %" PRIu64 " more steps; --alerts prints all of them\n",
-               summary->alert_steps - ALERTS_SHOWN);
-    }
-}
-
-static void print_series(const struct summary *summary, const tp_reader *reader)
-{
-    puts("\nquantity         records  steps              last norm  name");
-    for (uint32_t id = 0; id < summary->series_capacity; id++) {
-        const struct series *series = &summary->series[id];
-        const tp_key *key = tp_reader_key(reader, id);
-        if (series->records == 0 || key == NULL) {
-            continue;
-        }
-        const char *quantity = tp_quantity_name(key->quantity);
-        char name[512];
-        char steps[48];
-        tp_row_name(key, 0, name, sizeof name);
-        snprintf(steps, sizeof steps, "%" PRIu64 "-%" PRIu64, series->first_step,
-                 series->last_step);
-        printf("%-15s %8" PRIu64 "  %-15s %12.6g  %s\n", quantity != NULL ? quantity : "?",
-               series->records, steps, series->last_norm, name);
-    }
-}
-
-/* Reads to the end. */
-static int read_all(tp_reader *reader, struct summary *summary, bool all_alerts, const char *name)
-{
-    int result = TP_EXIT_OK;
-    for (;;) {
-        tp_item item;
-        tp_error error = {0};
-        tp_status status = tp_reader_next(reader, &item, &error);
-        if (status == TP_END) {
-            return result;
-        }
-        if (status == TP_ERR_CORRUPT) { /* the next call goes on behind the damage */
-            result = tp_tool_failed(name, &error);
-            continue;
-        }
-        if (status != TP_OK) {
-            return tp_tool_failed(name, &error);
-        }
-        summary->closed = item.type == TP_ITEM_CLOSE;
-        if (item.type == TP_ITEM_BATCH) {
-            if (take_batch(summary, reader, &item.batch) != TP_OK) {
-                tp_error no_memory = {.code = TP_ERR_NOMEM, .message = "out of memory"};
-                return tp_tool_failed(name, &no_memory);
-            }
-        } else if (item.type == TP_ITEM_ALERTS) {
-            take_alerts(summary, reader, &item.batch, all_alerts);
+    char *rest = NULL;
+    for (char *word = strtok_r(words, ",", &rest); word != NULL;
+         word = strtok_r(NULL, ",", &rest)) {
+        if (!is_single || (strcmp(word, "run") != 0 && strcmp(word, "rank") != 0)) {
+            tp_buf_put(&request->columns, &word, sizeof(const char *));
         }
     }
 }
 
-static int show(const char *name, const char *directory, bool all_alerts, bool all_series)
+static uint64_t terminal_width(void)
 {
-    tp_reader *reader = NULL;
+    struct winsize size;
+    return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+static int print_table(const char *name, struct request *request, const tp_journals *journals)
+{
+    char defaults[256];
+    tp_query_options *options = &request->query;
+    tp_query *query = NULL;
     tp_error error = {0};
-    if (tp_reader_open(&reader, directory, &error) != TP_OK) {
+    snprintf(defaults, sizeof defaults, "%s", first_columns[options->table]);
+    if (request->column_words != NULL && strcmp(request->column_words, "all") != 0) {
+        add_columns(request, request->column_words, false);
+    } else if (request->column_words == NULL && request->format == TP_PRINT_TABLE) {
+        add_columns(request, defaults, journals->count == 1);
+    }
+    options->directories = (const char *const *)journals->directories;
+    options->directory_count = journals->count;
+    options->columns = (const char *const *)(const void *)request->columns.data;
+    options->column_count = (uint32_t)(request->columns.size / sizeof(const char *));
+    options->ranks = (const uint32_t *)(const void *)request->ranks.data;
+    options->rank_count = (uint32_t)(request->ranks.size / sizeof(uint32_t));
+    options->selection.names = (const char *const *)(const void *)request->names.data;
+    options->selection.name_count = (uint32_t)(request->names.size / sizeof(const char *));
+    options->batch_rows = ROWS_AT_ONCE;
+    tp_status status = request->columns.failed || request->ranks.failed || request->names.failed
+                           ? tp_fail(&error, TP_ERR_NOMEM, "no memory")
+                           : tp_query_new(&query, options, &error);
+    struct ArrowArrayStream stream;
+    if (status == TP_OK) {
+        status = tp_query_stream(query, &stream);
+        if (status == TP_OK) {
+            status = tp_print_stream(&stream, request->format, terminal_width(), &error);
+            stream.release(&stream);
+        } else {
+            tp_fail(&error, status, "no memory");
+        }
+    }
+    const uint64_t damaged = status == TP_OK ? tp_query_damaged(query) : 0;
+    if (damaged > 0) {
+        status = tp_fail(&error, TP_ERR_CORRUPT, "passed over %llu damaged place%s",
+                         (unsigned long long)damaged, damaged > 1 ? "s" : "");
+    }
+    tp_query_drop(query);
+    return status == TP_OK ? TP_EXIT_OK : tp_tool_failed(name, &error);
+}
+
+static int show(const char *name, const char *directory, struct request *request)
+{
+    tp_journals journals;
+    tp_error error = {0};
+    if (tp_journals_find(&journals, directory, &error) != TP_OK) {
         return tp_tool_failed(name, &error);
     }
-    struct summary summary = {.alert_text = TP_BUF_INIT};
-    int result = read_all(reader, &summary, all_alerts, name);
-    print_run(tp_reader_run(reader), &summary);
-    print_steps(&summary);
-    print_quantities(&summary, reader);
-    print_cost(&summary);
-    print_alerts(&summary, all_alerts);
-    if (all_series) {
-        print_series(&summary, reader);
+    int result;
+    if (request->query.table == 0 && request->names.size > 0) {
+        request->query.table = TP_TABLE_SERIES;
     }
-    tp_buf_free(&summary.alert_text);
-    tp_free(summary.series);
-    tp_reader_close(&reader);
+    if (request->query.table == 0 && (journals.count > 1 || request->format != TP_PRINT_TABLE)) {
+        request->query.table = TP_TABLE_RUNS;
+    }
+    if (request->query.table != 0) {
+        result = print_table(name, request, &journals);
+    } else {
+        result = tp_tool_summary(name, journals.directories[0], request->alerts, request->series);
+    }
+    tp_journals_free(&journals);
     return result;
 }
 
@@ -321,28 +240,39 @@ int tp_tool_show(int argc, char **argv)
 {
     static const struct option options[] = {{"alerts", no_argument, NULL, 'a'},
                                             {"series", no_argument, NULL, 's'},
-                                            {"help", no_argument, NULL, 'h'},
+                                            {"table", required_argument, NULL, 't'},
+                                            {"step", required_argument, NULL, 'n'},
+                                            {"quantity", required_argument, NULL, 'q'},
+                                            {"role", required_argument, NULL, 'o'},
+                                            {"rank", required_argument, NULL, 'r'},
+                                            {"columns", required_argument, NULL, 'c'},
+                                            {"format", required_argument, NULL, 'f'},
+                                            TP_TOOL_HELP,
                                             {NULL, 0, NULL, 0}};
-    bool all_alerts = false;
-    bool all_series = false;
+    struct request request = {.query = tp_query_options_defaults(0), .format = TP_PRINT_TABLE};
+    int result = TP_EXIT_OK;
     int letter;
-    while ((letter = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        switch (letter) {
-        case 'a':
-            all_alerts = true;
+    while ((letter = tp_tool_option(argc, argv, options, help, &result)) > 0) {
+        tp_error error = {0};
+        if (letter == 'c') {
+            request.column_words = optarg;
+        } else if (read_option(&request, letter, optarg, &error) != TP_OK) {
+            tp_tool_failed(argv[0], &error);
+            letter = -1;
+            result = TP_EXIT_USAGE;
             break;
-        case 's':
-            all_series = true;
-            break;
-        case 'h':
-            fputs(help, stdout);
-            return TP_EXIT_OK;
-        default:
-            return tp_tool_usage(argv[0]);
         }
     }
-    if (optind != argc - 1) {
-        return tp_tool_usage(argv[0]);
+    if (letter == 0 && optind == argc) {
+        result = tp_tool_usage(argv[0]);
+    } else if (letter == 0) {
+        for (int i = optind + 1; i < argc; i++) {
+            tp_buf_put(&request.names, &argv[i], sizeof(const char *));
+        }
+        result = show(argv[0], argv[optind], &request);
     }
-    return show(argv[0], argv[optind], all_alerts, all_series);
+    tp_buf_free(&request.names);
+    tp_buf_free(&request.ranks);
+    tp_buf_free(&request.columns);
+    return result;
 }

@@ -2,6 +2,8 @@
 #ifndef TP_TOOLS_TOOL_H
 #define TP_TOOLS_TOOL_H
 
+#include <stdbool.h>
+
 #include "tensorprobe/status.h"
 
 /* Exit codes. */
@@ -15,10 +17,24 @@ int tp_tool_recover(int argc, char **argv);
 int tp_tool_check(int argc, char **argv);
 int tp_tool_init(int argc, char **argv);
 
+/* The summary of one journal, of show. name is the subcommand's. */
+int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bool all_series);
+
+/* The next option of a subcommand, which has TP_TOOL_HELP among its options: its letter; 0 when
+ * only operands are left, from optind on. Prints help, or points to it when the option is wrong; -1
+ * then, and *result is the exit code. */
+#define TP_TOOL_HELP                                                                               \
+    {                                                                                              \
+        "help", no_argument, NULL, 'h'                                                             \
+    }
+struct option;
+int tp_tool_option(int argc, char **argv, const struct option *options, const char *help,
+                   int *result);
+
 /* Prints "tensorprobe NAME: ERROR" to standard error and returns TP_EXIT_FAILED. */
 int tp_tool_failed(const char *name, const tp_error *error);
 
-/* Prints "tensorprobe NAME: try --help" after getopt's own message; returns TP_EXIT_USAGE. */
+/* Prints where help is to be had; returns TP_EXIT_USAGE. */
 int tp_tool_usage(const char *name);
 
 #endif

@@ -207,6 +207,7 @@ static const tp_column steps[] = {
     OF_STEP,
     AT("pp_stage", I32, BATCH, tp_batch, pp_stage),
     BATCH_FLAG("partial", TP_BATCH_PARTIAL),
+    BATCH_FLAG("skipped", TP_BATCH_SKIPPED),
     BATCH_FLAG("gap", TP_BATCH_GAP),
     AT("micro_steps", I32, BATCH, tp_batch, micro_steps),
     AT("count", I64, BATCH, tp_batch, count),

@@ -2,40 +2,18 @@
 
 #include <string.h>
 
-/* Bytes of the character of UTF-8 that begins here, 0 when none does (RFC 3629). */
-static size_t character(const uint8_t *p)
-{
-    const uint8_t lead = p[0];
-    const size_t size = lead < 0x80                   ? 1
-                        : lead >= 0xc2 && lead < 0xe0 ? 2
-                        : lead >= 0xe0 && lead < 0xf0 ? 3
-                        : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                      : 0;
-    for (size_t i = 1; i < size; i++) {
-        if ((p[i] & 0xc0) != 0x80) {
-            return 0; /* the terminator ends here, too */
-        }
-    }
-    /* Longer than need be, a surrogate, or above U+10FFFF. */
-    if ((lead == 0xe0 && p[1] < 0xa0) || (lead == 0xed && p[1] >= 0xa0) ||
-        (lead == 0xf0 && p[1] < 0x90) || (lead == 0xf4 && p[1] >= 0x90)) {
-        return 0;
-    }
-    return size;
-}
+#include "base/text.h"
 
 static void put_characters(tp_buf *bytes, const char *text)
 {
-    const uint8_t *p = (const uint8_t *)text;
-    while (*p != '\0') {
-        const size_t size = character(p);
+    while (*text != '\0') {
+        const size_t size = tp_text_character(text);
         if (size == 0) {
-            tp_buf_put(bytes, "\xef\xbf\xbd", 3);
-            p++;
+            tp_buf_put(bytes, TP_TEXT_REPLACEMENT, sizeof TP_TEXT_REPLACEMENT - 1);
         } else {
-            tp_buf_put(bytes, p, size);
-            p += size;
+            tp_buf_put(bytes, text, size);
         }
+        text += size == 0 ? 1 : size;
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "sinks/series.h"
 
 #define FILE_NAME "anomaly.json"
@@ -23,45 +24,6 @@ typedef struct anomaly {
     bool is_written; /* the file holds the text */
     uint64_t bytes;
 } anomaly;
-
-/* Length of the character of UTF-8 that begins here, 0 when it is none. */
-static size_t utf8_length(const uint8_t *text)
-{
-    size_t length = text[0] < 0x80                        ? 1
-                    : text[0] >= 0xc2 && text[0] < 0xe0   ? 2
-                    : text[0] >= 0xe0 && text[0] < 0xf0   ? 3
-                    : (text[0] >= 0xf0 && text[0] < 0xf5) ? 4
-                                                          : 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80) { /* also the terminator */
-            return 0;
-        }
-    }
-    return length;
-}
-
-/* A JSON string; what is no text becomes U+FFFD. */
-static void put_string(tp_buf *out, const char *text)
-{
-    const uint8_t *at = (const uint8_t *)text;
-    tp_buf_put(out, "\"", 1);
-    while (*at != '\0') {
-        size_t length = utf8_length(at);
-        if (*at == '"' || *at == '\\') {
-            tp_buf_put(out, "\\", 1);
-        }
-        if (length == 0) {
-            tp_buf_put(out, "\\ufffd", 6);
-            length = 1;
-        } else if (*at < 0x20) {
-            tp_buf_printf(out, "\\u%04x", *at);
-        } else {
-            tp_buf_put(out, at, length);
-        }
-        at += length;
-    }
-    tp_buf_put(out, "\"", 1);
-}
 
 /* The ancestor's key is tag, step and call: rule and statistic are added, so that two findings in
  * one tensor don't hide each other. */
@@ -81,18 +43,18 @@ static void put_anomaly(anomaly *sink, uint64_t step, const tp_record *record, c
     tp_buf_put(out, sink->count > 0 ? ",\n " : "{\n ", 3);
     snprintf(text, sizeof text, "%s_step_%" PRIu64 "_call_%" PRIu64 "_%s_%s", tag, step,
              record->order, rule, op);
-    put_string(out, text);
+    tp_text_put_json(out, text);
     tp_buf_printf(out,
                   ": {\n  \"rank\": %" PRIu32 ",\n  \"step\": %" PRIu64
                   ",\n  \"micro_step\": %" PRIu32 ",\n  \"pp_stage\": %" PRId32
                   ",\n  \"vpp_stage\": %" PRId32 ",\n  \"call_id\": %" PRIu64 ",\n  \"tag_name\": ",
                   sink->options.rank, step, record->micro_step,
                   sink->pp_stage > 0 ? sink->pp_stage : 0, key->vpp_stage, record->order);
-    put_string(out, tag);
+    tp_text_put_json(out, tag);
     tp_buf_printf(out, ",\n  \"message\": ");
     snprintf(text, sizeof text, "%s in ('%s', '%s') at step %" PRIu64 ": %s", rule, tag, op, step,
              what);
-    put_string(out, text);
+    tp_text_put_json(out, text);
     tp_buf_printf(out, ",\n  \"group_mates\": null\n }");
     sink->count++;
 }

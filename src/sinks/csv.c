@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sinks/decimal.h"
+#include "sinks/field.h"
 #include "sinks/series.h"
 
 #define KINDS (TP_SCALAR + 1) /* indexed by quantity; 0 is not used */
@@ -42,23 +43,6 @@ static void put_u64(tp_buf *buf, uint64_t value)
 {
     char text[TP_DECIMAL_MAX];
     tp_buf_put(buf, text, tp_decimal_write_integer(value, text));
-}
-
-/* RFC 4180: quoted when it holds a separator, quotes doubled. */
-static void put_field(tp_buf *buf, const char *text)
-{
-    if (strpbrk(text, ",\"\r\n") == NULL) {
-        put_text(buf, text);
-        return;
-    }
-    put_text(buf, "\"");
-    for (; *text != '\0'; text++) {
-        tp_buf_put(buf, text, 1);
-        if (*text == '"') {
-            put_text(buf, "\"");
-        }
-    }
-    put_text(buf, "\"");
 }
 
 static void put_header(const csv *sink, uint32_t quantity, tp_buf *out)
@@ -104,7 +88,7 @@ static const uint8_t *find_prefix(csv *sink, const tp_record *record, const tp_k
     tp_row_name(key, record->call, name, sizeof name);
     tp_buf_clear(&sink->scratch);
     tp_buf_printf(&sink->scratch, "%" PRId32 ",", key->vpp_stage);
-    put_field(&sink->scratch, name);
+    tp_field_put(&sink->scratch, name);
     put_text(&sink->scratch, ",");
     if (tp_blocks_add(&sink->prefixes, &series, &sink->scratch) != TP_OK) {
         return NULL;

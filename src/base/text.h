@@ -1,0 +1,17 @@
+/* Texts that others have to be able to read. */
+#ifndef TP_BASE_TEXT_H
+#define TP_BASE_TEXT_H
+
+#include "base/buf.h"
+
+/* What stands for a byte that belongs to no character. */
+#define TP_TEXT_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+/* Bytes of the character of UTF-8 that begins here (RFC 3629), 0 when none does; 1 at the
+ * terminator. */
+size_t tp_text_character(const char *text);
+
+/* As a JSON string, with its quotes; what is no UTF-8 becomes U+FFFD. */
+void tp_text_put_json(tp_buf *out, const char *text);
+
+#endif

@@ -1,0 +1,10 @@
+/* Texts as cells of a csv file. */
+#ifndef TP_SINKS_FIELD_H
+#define TP_SINKS_FIELD_H
+
+#include "base/buf.h"
+
+/* As RFC 4180 has it: quoted when it holds a separator, quotes doubled. */
+void tp_field_put(tp_buf *out, const char *text);
+
+#endif

@@ -1,0 +1,315 @@
+/* The summary of one journal: run, steps, series, cost, alerts. */
+#include "tools/tool.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/buf.h"
+#include "base/map.h"
+#include "tensorprobe/reader.h"
+
+#define ALERTS_SHOWN 10
+#define QUANTITIES 16 /* more than there are */
+
+/* What is kept of one key. */
+struct series {
+    uint32_t key;
+    uint64_t records;
+    uint64_t first_step;
+    uint64_t last_step;
+    double last_norm;
+};
+
+/* What is kept of the whole journal. */
+struct summary {
+    uint64_t steps, partial, skipped, gaps, records, errors;
+    uint64_t first_step, last_step;
+    uint64_t step_ns, hook_ns, writer_ns, wait_ns;
+    uint64_t alert_steps, alerts;
+    uint32_t attempts;
+    bool closed; /* the last frame is the mark of a clean end */
+    tp_buf alert_text;
+    tp_buf series; /* struct series, in the order in which they were met */
+    tp_map places; /* of keys among them: damage can leave any id */
+};
+
+static struct series *series_at(const struct summary *summary, uint64_t place)
+{
+    return (struct series *)(void *)summary->series.data + place;
+}
+
+/* NULL: no memory. */
+static struct series *find_series(struct summary *summary, uint32_t key)
+{
+    const uint64_t count = summary->series.size / sizeof(struct series);
+    const struct series series = {.key = key};
+    uint32_t place;
+    if (tp_map_get(&summary->places, &key, sizeof key, &place) == TP_OK) {
+        return series_at(summary, place);
+    }
+    tp_buf_put(&summary->series, &series, sizeof series);
+    if (summary->series.failed ||
+        tp_map_set(&summary->places, &key, sizeof key, (uint32_t)count) != TP_OK) {
+        return NULL;
+    }
+    return series_at(summary, count);
+}
+
+static tp_status take_records(struct summary *summary, const tp_reader *reader,
+                              const tp_batch *batch)
+{
+    for (uint64_t i = 0; i < batch->count; i++) {
+        const tp_record *record = &batch->records[i];
+        if (record->state != TP_SLOT_DONE || record->kind != TP_RECORD_STATS) {
+            continue;
+        }
+        if (tp_reader_key(reader, record->key) == NULL) {
+            continue; /* it has no name: its definition is damaged */
+        }
+        struct series *series = find_series(summary, record->key);
+        if (series == NULL) {
+            return TP_ERR_NOMEM;
+        }
+        if (series->records == 0) {
+            series->first_step = batch->step;
+        }
+        series->records++;
+        series->last_step = batch->step;
+        series->last_norm = tp_stats_norm(&record->u.stats);
+    }
+    return TP_OK;
+}
+
+static tp_status take_batch(struct summary *summary, const tp_reader *reader, const tp_batch *batch)
+{
+    if (summary->steps == 0) {
+        summary->first_step = batch->step;
+    }
+    summary->last_step = batch->step;
+    summary->steps++;
+    summary->partial += (batch->flags & TP_BATCH_PARTIAL) != 0;
+    summary->skipped += (batch->flags & TP_BATCH_SKIPPED) != 0;
+    summary->gaps += (batch->flags & TP_BATCH_GAP) != 0;
+    summary->errors += batch->errors;
+    summary->step_ns += batch->end_ns - batch->begin_ns;
+    summary->hook_ns += batch->hook_ns;
+    summary->writer_ns += batch->writer_ns;
+    summary->wait_ns += batch->wait_ns;
+    if (batch->attempt >= summary->attempts) {
+        summary->attempts = batch->attempt + 1;
+    }
+    if (batch->records == NULL) {
+        return TP_OK;
+    }
+    summary->records += batch->count;
+    return take_records(summary, reader, batch);
+}
+
+static void describe_alert(tp_buf *text, const tp_reader *reader, uint64_t step,
+                           const tp_record *record)
+{
+    const tp_alert *alert = &record->u.alert;
+    const tp_key *key = tp_reader_key(reader, record->key);
+    const char *rule = tp_rule_name(alert->rule);
+    const char *op = tp_op_name(alert->op);
+    const char *quantity = key != NULL ? tp_quantity_name(key->quantity) : NULL;
+    char name[512] = "?";
+    if (key != NULL) {
+        tp_row_name(key, record->call, name, sizeof name);
+    }
+    tp_buf_printf(text, "  step %-6" PRIu64 " %-18s %s %s: %s %g", step, rule != NULL ? rule : "?",
+                  quantity != NULL ? quantity : "?", name, op != NULL ? op : "?", alert->value);
+    if (!isnan(alert->baseline)) {
+        tp_buf_printf(text, ", before %g", alert->baseline);
+    }
+    if (alert->more > 0) {
+        tp_buf_printf(text, " (first; %" PRIu64 " more series)", alert->more);
+    }
+    tp_buf_put(text, "\n", 1);
+}
+
+/* One line a step and rule, as on the console of the run; with all: one line an alert. */
+static void take_alerts(struct summary *summary, const tp_reader *reader, const tp_batch *batch,
+                        bool all)
+{
+    summary->alert_steps++;
+    summary->alerts += batch->count;
+    if (!all && summary->alert_steps > ALERTS_SHOWN) {
+        return;
+    }
+    uint64_t shown = 0; /* bit of each rule that had its line */
+    for (uint64_t i = 0; i < batch->count; i++) {
+        const tp_record *record = &batch->records[i];
+        uint64_t bit = UINT64_C(1) << (record->u.alert.rule % 64);
+        if (all || (shown & bit) == 0) {
+            describe_alert(&summary->alert_text, reader, batch->step, record);
+        }
+        shown |= bit;
+    }
+}
+
+static void print_run(const tp_run_info *run, const struct summary *summary)
+{
+    time_t seconds = (time_t)(run->start_wall_ns / 1000000000);
+    struct tm local;
+    char start[64] = "?";
+    if (localtime_r(&seconds, &local) != NULL) {
+        strftime(start, sizeof start, "%Y-%m-%d %H:%M:%S %z", &local);
+    }
+    printf("run      %s, rank %" PRIu32 ", opened %s", run->run_id, run->rank, start);
+    if (summary->attempts > 1) {
+        printf(", attempt %" PRIu32, summary->attempts);
+    }
+    putchar('\n');
+}
+
+static void print_steps(const struct summary *summary)
+{
+    if (summary->steps == 0) {
+        puts("steps    none");
+        return;
+    }
+    printf("steps    %" PRIu64 " (%" PRIu64 " to %" PRIu64 ")", summary->steps, summary->first_step,
+           summary->last_step);
+    if (summary->skipped > 0) {
+        printf(", %" PRIu64 " skipped", summary->skipped);
+    }
+    if (summary->partial > 0) {
+        printf(", %" PRIu64 " partial", summary->partial);
+    }
+    if (summary->gaps > 0) {
+        printf(", %" PRIu64 " given up", summary->gaps);
+    }
+    puts(summary->closed ? ", closed" : ", not closed: still running, or killed");
+}
+
+static void print_quantities(const struct summary *summary, const tp_reader *reader)
+{
+    uint64_t counts[QUANTITIES] = {0};
+    uint64_t total = 0;
+    uint64_t place = 0;
+    uint32_t id;
+    for (const tp_key *key; (key = tp_reader_next_key(reader, &place, &id)) != NULL; total++) {
+        if (key->quantity < QUANTITIES) {
+            counts[key->quantity]++;
+        }
+    }
+    printf("series   %" PRIu64, total);
+    const char *separator = ": ";
+    for (uint32_t quantity = 0; quantity < QUANTITIES; quantity++) {
+        const char *name = tp_quantity_name(quantity);
+        if (counts[quantity] > 0 && name != NULL) {
+            printf("%s%s %" PRIu64, separator, name, counts[quantity]);
+            separator = ", ";
+        }
+    }
+    printf("\nrecords  %" PRIu64 "\n", summary->records);
+}
+
+/* In per cent of the steps, which begin with the waiting. */
+static void print_cost(const struct summary *summary)
+{
+    if (summary->step_ns == 0) {
+        return;
+    }
+    double total = (double)summary->step_ns;
+    printf("cost     hooks %.2f %%, writer thread %.2f %%, waiting %.2f %% of %.1f s",
+           100.0 * (double)summary->hook_ns / total, 100.0 * (double)summary->writer_ns / total,
+           100.0 * (double)summary->wait_ns / total, total / 1e9);
+    if (summary->errors > 0) {
+        printf("; %" PRIu64 " observations failed", summary->errors);
+    }
+    putchar('\n');
+}
+
+static void print_alerts(const struct summary *summary, bool all)
+{
+    if (summary->alerts == 0) {
+        puts("alerts   none");
+        return;
+    }
+    printf("alerts   %" PRIu64 " in %" PRIu64 " steps\n", summary->alerts, summary->alert_steps);
+    fwrite(summary->alert_text.data, 1, summary->alert_text.size, stdout);
+    if (!all && summary->alert_steps > ALERTS_SHOWN) {
+        printf("  … and %" PRIu64 " more steps; --alerts prints all of them\n",
+               summary->alert_steps - ALERTS_SHOWN);
+    }
+}
+
+static void print_series(const struct summary *summary, const tp_reader *reader)
+{
+    puts("\nquantity         records  steps              last norm  name");
+    for (uint64_t i = 0; i < summary->series.size / sizeof(struct series); i++) {
+        const struct series *series = series_at(summary, i);
+        const tp_key *key = tp_reader_key(reader, series->key);
+        if (key == NULL) {
+            continue;
+        }
+        const char *quantity = tp_quantity_name(key->quantity);
+        char name[512];
+        char steps[48];
+        tp_row_name(key, 0, name, sizeof name);
+        snprintf(steps, sizeof steps, "%" PRIu64 "-%" PRIu64, series->first_step,
+                 series->last_step);
+        printf("%-15s %8" PRIu64 "  %-15s %12.6g  %s\n", quantity != NULL ? quantity : "?",
+               series->records, steps, series->last_norm, name);
+    }
+}
+
+/* Reads to the end. */
+static int read_all(tp_reader *reader, struct summary *summary, bool all_alerts, const char *name)
+{
+    int result = TP_EXIT_OK;
+    for (;;) {
+        tp_item item;
+        tp_error error = {0};
+        tp_status status = tp_reader_next(reader, &item, &error);
+        if (status == TP_END) {
+            return result;
+        }
+        if (status == TP_ERR_CORRUPT) { /* the next call goes on behind the damage */
+            result = tp_tool_failed(name, &error);
+            continue;
+        }
+        if (status != TP_OK) {
+            return tp_tool_failed(name, &error);
+        }
+        summary->closed = item.type == TP_ITEM_CLOSE;
+        if (item.type == TP_ITEM_BATCH) {
+            if (take_batch(summary, reader, &item.batch) != TP_OK) {
+                tp_error no_memory = {.code = TP_ERR_NOMEM, .message = "out of memory"};
+                return tp_tool_failed(name, &no_memory);
+            }
+        } else if (item.type == TP_ITEM_ALERTS) {
+            take_alerts(summary, reader, &item.batch, all_alerts);
+        }
+    }
+}
+
+int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bool all_series)
+{
+    tp_reader *reader = NULL;
+    tp_error error = {0};
+    if (tp_reader_open(&reader, directory, &error) != TP_OK) {
+        return tp_tool_failed(name, &error);
+    }
+    struct summary summary = {.alert_text = TP_BUF_INIT, .series = TP_BUF_INIT};
+    int result = read_all(reader, &summary, all_alerts, name);
+    print_run(tp_reader_run(reader), &summary);
+    print_steps(&summary);
+    print_quantities(&summary, reader);
+    print_cost(&summary);
+    print_alerts(&summary, all_alerts);
+    if (all_series) {
+        print_series(&summary, reader);
+    }
+    tp_buf_free(&summary.alert_text);
+    tp_buf_free(&summary.series);
+    tp_map_free(&summary.places);
+    tp_reader_close(&reader);
+    return result;
+}
