@@ -20,6 +20,9 @@ extern "C" {
 #define TP_EXP_AVG 7        /* first moment, before the step */
 #define TP_EXP_AVG_SQ 8     /* second moment, before the step */
 #define TP_SCALAR 9         /* a number that the training loop logs: its loss, a learning rate */
+#define TP_ADAM_UPDATE 10   /* Adam's update, of the moments before the step (optimizer.h) */
+#define TP_ADAM_RATIO 11    /* Adam's ratio, likewise */
+#define TP_MG_DIRECTION 12  /* how far the signs of gradient and first moment agree: one number */
 
 /* Which side of a module an activation or its gradient belongs to. */
 #define TP_ROLE_NONE 0
@@ -73,6 +76,9 @@ typedef struct tp_alert {
 #define TP_OP_DTYPE 9
 #define TP_OP_COUNT 9 /* the largest of them */
 
+/* Flags of a record. */
+#define TP_RECORD_HISTOGRAM 1u /* its batch has a histogram of it: tp_batch_histogram */
+
 /* One measurement: three cache lines, stored in journals column by column. */
 typedef struct tp_record {
     uint32_t state;      /* TP_SLOT_…; the commit word: written last, with release order */
@@ -83,9 +89,9 @@ typedef struct tp_record {
     uint32_t kind;       /* TP_RECORD_… */
     uint32_t dtype;      /* of the tensor */
     uint32_t shape;      /* id in the registry */
-    uint32_t flags;      /* 0 */
+    uint32_t flags;      /* TP_RECORD_HISTOGRAM or 0 */
     uint64_t time_ns;    /* when it was taken, since the batch's begin_ns */
-    uint64_t reserved;   /* 0 */
+    uint64_t arena;      /* with that flag: where in the batch's arena it is; else 0 */
     union {
         tp_stats stats;
         tp_alert alert;
@@ -116,7 +122,24 @@ typedef struct tp_batch {
     uint64_t errors;          /* hooks that failed and recorded nothing, in this step */
     uint64_t count;           /* records */
     const tp_record *records; /* NULL when TP_BATCH_GAP is set */
+    const uint8_t *arena;     /* what records have beside; NULL when there is nothing */
+    uint64_t arena_size;      /* bytes */
 } tp_batch;
+
+/* bin_count bins of equal width over [low, high], the upper end included; other elements are left
+ * out. bins lies in the batch's arena and is valid as long. */
+typedef struct tp_histogram {
+    double low;
+    double high;
+    const uint64_t *bins;
+    uint32_t bin_count;
+    uint32_t reserved;
+} tp_histogram;
+
+/* The histogram of one of the batch's records. TP_ERR_NOTFOUND when it has none (or a damaged one);
+ * *out is not touched then. */
+TP_API tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record,
+                                    tp_histogram *out);
 
 /* The value that a column named op shows for these statistics (not for SHAPE and DTYPE: NaN). */
 TP_API double tp_stats_op(const tp_stats *stats, uint32_t op);

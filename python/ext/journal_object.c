@@ -1,6 +1,7 @@
 /* _core.JournalReader: a journal's items as Python values. */
 #include <string.h>
 
+#include "compute.h"
 #include "core.h"
 #include "journal/select.h"
 #include "tensorprobe/reader.h"
@@ -131,12 +132,26 @@ static bool put_key(PyObject *dict, const tp_key *key, uint32_t call)
            put(dict, "slot", PyLong_FromLong(key->slot));
 }
 
-static PyObject *record_to_dict(const tp_reader *reader, uint64_t step, const tp_record *record)
+/* Only records that have one get it. */
+static bool put_histogram(PyObject *dict, const tp_batch *batch, const tp_record *record)
+{
+    tp_histogram found;
+    if (tp_batch_histogram(batch, record, &found) != TP_OK) {
+        return true;
+    }
+    PyObject *bins = core_list_of_counts(found.bins, found.bin_count);
+    return bins != NULL &&
+           put(dict, "histogram",
+               Py_BuildValue("{s:d,s:d,s:N}", "low", found.low, "high", found.high, "bins", bins));
+}
+
+static PyObject *record_to_dict(const tp_reader *reader, const tp_batch *batch,
+                                const tp_record *record)
 {
     const tp_key *key = tp_reader_key(reader, record->key);
     PyObject *dict = PyDict_New();
     bool ok = dict != NULL && (key == NULL || put_key(dict, key, record->call)) &&
-              put(dict, "step", PyLong_FromUnsignedLongLong(step)) &&
+              put(dict, "step", PyLong_FromUnsignedLongLong(batch->step)) &&
               put(dict, "order", PyLong_FromUnsignedLongLong(record->order)) &&
               put(dict, "micro_step", PyLong_FromUnsignedLong(record->micro_step)) &&
               put(dict, "call", PyLong_FromUnsignedLong(record->call)) &&
@@ -147,7 +162,7 @@ static PyObject *record_to_dict(const tp_reader *reader, uint64_t step, const tp
         ok = put(dict, "dtype", PyUnicode_FromString(tp_dtype_name(record->dtype))) &&
              put(dict, "shape", shape_of(reader, record->shape)) &&
              put(dict, "time_ns", PyLong_FromUnsignedLongLong(record->time_ns)) &&
-             put_stats(dict, &record->u.stats);
+             put_stats(dict, &record->u.stats) && put_histogram(dict, batch, record);
     }
     if (!ok) {
         Py_CLEAR(dict);
@@ -160,7 +175,7 @@ static PyObject *records_to_list(const tp_reader *reader, const tp_batch *batch)
     const uint64_t count = batch->records == NULL ? 0 : batch->count;
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (uint64_t i = 0; list != NULL && i < count; i++) {
-        PyObject *dict = record_to_dict(reader, batch->step, &batch->records[i]);
+        PyObject *dict = record_to_dict(reader, batch, &batch->records[i]);
         if (dict == NULL || PyList_SetItem(list, (Py_ssize_t)i, dict) != 0) {
             Py_CLEAR(list);
         }

@@ -70,7 +70,8 @@ class Step:
     errors: int
     count: int
     records: list[dict[str, Any]] = field(repr=False, default_factory=list)
-    """One dict a record: its key, and every statistic."""
+    """One dict a record: its key, and every statistic; "histogram" (low, high, bins) of those that
+    have one."""
 
 
 def _alert(values: dict[str, Any]) -> Alert:

@@ -29,6 +29,7 @@ struct tp_reader {
     tp_buf stored; /* bytes as they lie in the file */
     tp_buf payload;
     tp_buf records;
+    tp_buf arena;
 };
 
 /* What lies at the reader's place. */
@@ -269,7 +270,8 @@ static tp_status take(tp_reader *reader, const tp_look *seen, tp_batch *batch, u
             status = tp_definitions_get(&reader->definitions, &reader->payload);
             break;
         case TP_FRAME_BATCH:
-            status = tp_records_get_batch(&reader->payload, batch, &reader->records);
+            status =
+                tp_records_get_batch(&reader->payload, batch, &reader->records, &reader->arena);
             *type = TP_ITEM_BATCH;
             break;
         default:
@@ -438,6 +440,7 @@ void tp_reader_close(tp_reader **reader)
     tp_buf_free(&closing->stored);
     tp_buf_free(&closing->payload);
     tp_buf_free(&closing->records);
+    tp_buf_free(&closing->arena);
     tp_free(closing);
     *reader = NULL;
 }

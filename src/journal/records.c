@@ -3,7 +3,8 @@
 #include <string.h>
 
 #define RECORD_SIZE 192u
-#define BATCH_HEADER_SIZE 104u
+#define BATCH_HEADER_SIZE 112u
+#define BATCH_HEADER_LEAST 104u /* without an arena: minor version 0 */
 #define ALERTS_HEADER_SIZE 16u
 
 /* Records that stay in the first-level cache while their bytes are dealt out. */
@@ -79,8 +80,13 @@ void tp_records_put_batch(tp_buf *out, const tp_batch *batch)
     tp_buf_put_u64(out, batch->writer_ns);
     tp_buf_put_u64(out, batch->errors);
     tp_buf_put_u64(out, batch->count);
-    if ((batch->flags & TP_BATCH_GAP) == 0) {
+    const bool gap = (batch->flags & TP_BATCH_GAP) != 0;
+    tp_buf_put_u64(out, gap ? 0 : batch->arena_size);
+    if (!gap) {
         put_records(out, batch->records, batch->count);
+        if (batch->arena_size > 0) {
+            tp_buf_put(out, batch->arena, batch->arena_size);
+        }
     }
 }
 
@@ -92,14 +98,31 @@ void tp_records_put_alerts(tp_buf *out, const tp_record *alerts, uint64_t count)
     put_records(out, alerts, count);
 }
 
-tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *records)
+/* What lies behind the records, `size` bytes of it. */
+static tp_status get_arena(const uint8_t *from, uint64_t size, uint64_t wanted, tp_buf *arena,
+                           tp_batch *batch)
+{
+    if (wanted > size) {
+        return TP_ERR_CORRUPT;
+    }
+    tp_buf_clear(arena);
+    if (wanted > 0) {
+        tp_buf_put(arena, from, wanted);
+        batch->arena = arena->data;
+        batch->arena_size = wanted;
+    }
+    return arena->failed ? TP_ERR_NOMEM : TP_OK;
+}
+
+tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *records,
+                               tp_buf *arena)
 {
     const uint8_t *p = payload->data;
-    if (payload->size < BATCH_HEADER_SIZE) {
+    if (payload->size < BATCH_HEADER_LEAST) {
         return TP_ERR_CORRUPT;
     }
     uint32_t header_size = tp_get_u32(p);
-    if (header_size < BATCH_HEADER_SIZE || header_size > payload->size) {
+    if (header_size < BATCH_HEADER_LEAST || header_size > payload->size) {
         return TP_ERR_CORRUPT;
     }
     batch->step = tp_get_u64(p + 8);
@@ -118,12 +141,20 @@ tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *r
     batch->errors = tp_get_u64(p + 88);
     batch->count = tp_get_u64(p + 96);
     batch->records = NULL;
+    batch->arena = NULL;
+    batch->arena_size = 0;
     if ((batch->flags & TP_BATCH_GAP) != 0) {
         return TP_OK;
     }
-    tp_status status = get_records(p + header_size, payload->size - header_size, tp_get_u32(p + 4),
-                                   batch->count, records);
+    const uint32_t record_size = tp_get_u32(p + 4);
+    const uint64_t size = payload->size - header_size;
+    tp_status status = get_records(p + header_size, size, record_size, batch->count, records);
     batch->records = (const tp_record *)(const void *)records->data;
+    if (status == TP_OK && header_size >= BATCH_HEADER_SIZE) {
+        const uint64_t before = record_size * batch->count;
+        status =
+            get_arena(p + header_size + before, size - before, tp_get_u64(p + 104), arena, batch);
+    }
     return status;
 }
 

@@ -10,9 +10,10 @@
 void tp_records_put_batch(tp_buf *out, const tp_batch *batch);
 void tp_records_put_alerts(tp_buf *out, const tp_record *alerts, uint64_t count);
 
-/* Fill batch from a payload; the records go to `records`, which batch then points into.
- * TP_ERR_CORRUPT, TP_ERR_NOMEM. get_alerts sets count and records only. */
-tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *records);
+/* Fill batch from a payload; the records go to `records` and what they have beside to `arena`:
+ * batch points into both. TP_ERR_CORRUPT, TP_ERR_NOMEM. get_alerts sets count and records only. */
+tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *records,
+                               tp_buf *arena);
 tp_status tp_records_get_alerts(const tp_buf *payload, tp_batch *batch, tp_buf *records);
 
 #endif

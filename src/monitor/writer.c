@@ -91,6 +91,8 @@ static void make_gap(tp_batch *batch)
 {
     batch->flags |= TP_BATCH_GAP;
     batch->records = NULL;
+    batch->arena = NULL;
+    batch->arena_size = 0;
 }
 
 /* Appends until it succeeds; false when the monitor is being closed and it keeps failing. */

@@ -8,8 +8,9 @@ static const char *const op_names[] = {NULL,    "norm", "min", "max",   "mean",
                                        "zeros", "nans", "id",  "shape", "dtype"};
 
 static const char *const quantity_names[] = {
-    NULL,           "actv",          "actv_grad", "grad_unreduced", "grad_reduced",
-    "param_origin", "param_updated", "exp_avg",   "exp_avg_sq",     "scalar"};
+    NULL,           "actv",          "actv_grad",   "grad_unreduced", "grad_reduced",
+    "param_origin", "param_updated", "exp_avg",     "exp_avg_sq",     "scalar",
+    "adam_update",  "adam_ratio",    "mg_direction"};
 
 static const char *const role_names[] = {"", "input", "output"};
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "record/arena.h"
 
 /* Records beyond the capacity go to chunks, which never move; the next step has a larger capacity,
  * so that chunks appear in the first step of a run and hardly ever again. */
@@ -25,6 +26,7 @@ struct tp_step {
     atomic_ullong hook_ns;
     atomic_ullong errors;
     tp_record *joined; /* the view's records, when they had to be copied */
+    tp_arena arena;
 };
 
 tp_status tp_step_new(tp_step **out, uint32_t capacity)
@@ -36,6 +38,12 @@ tp_status tp_step_new(tp_step **out, uint32_t capacity)
     step->capacity = capacity > 0 ? capacity : 1;
     step->records = tp_calloc(step->capacity, sizeof *step->records);
     if (step->records == NULL || pthread_mutex_init(&step->chunk_lock, NULL) != 0) {
+        tp_free(step->records);
+        tp_free(step);
+        return TP_ERR_NOMEM;
+    }
+    if (tp_arena_open(&step->arena) != TP_OK) {
+        pthread_mutex_destroy(&step->chunk_lock);
         tp_free(step->records);
         tp_free(step);
         return TP_ERR_NOMEM;
@@ -64,6 +72,7 @@ void tp_step_free(tp_step *step)
         return;
     }
     free_chunks(step);
+    tp_arena_close(&step->arena);
     pthread_mutex_destroy(&step->chunk_lock);
     tp_free(step->records);
     tp_free(step);
@@ -83,6 +92,7 @@ void tp_step_begin(tp_step *step, uint64_t number)
         }
     }
     free_chunks(step);
+    tp_arena_clear(&step->arena);
     atomic_store(&step->reserved, 0);
     atomic_store(&step->references, 1);
     atomic_store(&step->lost, 0);
@@ -154,6 +164,17 @@ static void drop_reference(tp_step *step)
     }
 }
 
+bool tp_step_add_histogram(tp_step *step, tp_record *slot, const tp_stats_options *options)
+{
+    if (tp_arena_put_histogram(&step->arena, options, &slot->arena) != TP_OK) {
+        slot->arena = 0;
+        tp_step_count_error(step);
+        return false;
+    }
+    slot->flags |= TP_RECORD_HISTOGRAM;
+    return true;
+}
+
 void tp_step_fill(tp_step *step, tp_record *slot)
 {
     __atomic_store_n(&slot->state, TP_SLOT_DONE, __ATOMIC_RELEASE);
@@ -190,7 +211,8 @@ uint64_t tp_step_bytes(const tp_step *step)
     uint64_t reserved = atomic_load(&step->reserved);
     uint64_t behind = reserved > step->capacity ? reserved - step->capacity : 0;
     uint64_t chunks = (behind + CHUNK_RECORDS - 1) / CHUNK_RECORDS;
-    return sizeof *step + (step->capacity + chunks * CHUNK_RECORDS) * sizeof(tp_record);
+    return sizeof *step + (step->capacity + chunks * CHUNK_RECORDS) * sizeof(tp_record) +
+           tp_arena_bytes(&step->arena);
 }
 
 tp_batch *tp_step_header(tp_step *step)
@@ -261,8 +283,9 @@ tp_status tp_step_view(tp_step *step, tp_batch *batch)
 {
     uint64_t unfilled = 0;
     uint32_t reserved = atomic_load(&step->reserved);
+    const bool complete = tp_step_is_complete(step);
     const tp_record *records = step->records;
-    if (reserved > step->capacity || !tp_step_is_complete(step)) {
+    if (reserved > step->capacity || !complete) {
         tp_status status = join(step, &unfilled);
         if (status != TP_OK) {
             return status;
@@ -278,5 +301,5 @@ tp_status tp_step_view(tp_step *step, tp_batch *batch)
     if (unfilled > 0) {
         batch->flags |= TP_BATCH_PARTIAL;
     }
-    return TP_OK;
+    return tp_arena_view(&step->arena, !complete, batch);
 }

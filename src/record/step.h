@@ -26,6 +26,10 @@ void tp_step_begin(tp_step *step, uint64_t number);
  * later, then calls tp_step_fill. */
 tp_record *tp_step_reserve(tp_step *step, uint32_t key);
 
+/* Gives the slot, before it is filled, the histogram of these options (bins, bin_count, low, high),
+ * which is copied. False: no memory (counted as an error of the step). */
+bool tp_step_add_histogram(tp_step *step, tp_record *slot, const tp_stats_options *options);
+
 /* Publishes the slot's content. The slot must not be touched afterwards. */
 void tp_step_fill(tp_step *step, tp_record *slot);
 

@@ -12,8 +12,10 @@
 #include "sinks/field.h"
 #include "sinks/series.h"
 
-#define KINDS (TP_SCALAR + 1) /* indexed by quantity; 0 is not used */
-#define CURSOR_SIZE (4 + 4 + 8 + 8 + 8 + 8 * (size_t)(KINDS - 1))
+#define KINDS (TP_MG_DIRECTION + 1) /* indexed by quantity; 0 is not used */
+#define CURSOR_START                                                                               \
+    (4 + 4 + 8 + 8 + 8) /* then the size of each kind's file: of those there were */
+#define CURSOR_SIZE (CURSOR_START + 8 * (size_t)(KINDS - 1))
 #define NO_WINDOW UINT64_MAX
 
 typedef struct csv_file {
@@ -145,11 +147,17 @@ static void close_files(csv *sink)
     }
 }
 
+/* The ancestors put the direction into a file with what else is no tensor of the model. */
+static const char *file_name(uint32_t quantity)
+{
+    return quantity == TP_MG_DIRECTION ? "other" : tp_quantity_name(quantity);
+}
+
 static tp_status file_path(const csv *sink, uint32_t kind, char path[TP_PATH_MAX], tp_error *error)
 {
     uint64_t last = sink->window + (sink->options.steps_per_file - 1);
     int length = snprintf(path, TP_PATH_MAX, "%s/%s_%" PRIu64 "-%" PRIu64 ".csv",
-                          sink->options.directory, tp_quantity_name(kind), sink->window, last);
+                          sink->options.directory, file_name(kind), sink->window, last);
     if (length < 0 || length >= TP_PATH_MAX) {
         return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %s", sink->options.directory);
     }
@@ -272,7 +280,7 @@ static tp_status csv_open(void *private, const tp_sink_options *options, const u
     if (cursor_size == 0) {
         return TP_OK;
     }
-    if (cursor_size != CURSOR_SIZE) {
+    if (cursor_size < CURSOR_START || cursor_size > CURSOR_SIZE || cursor_size % 8 != 0) {
         return tp_fail(error, TP_ERR_CORRUPT, "the cursor of the csv files has a wrong size");
     }
     if (tp_get_u64(cursor + 8) != options->steps_per_file) {
@@ -286,8 +294,8 @@ static tp_status csv_open(void *private, const tp_sink_options *options, const u
     sink->keep = tp_get_u32(cursor + 4) != 0;
     sink->window = tp_get_u64(cursor + 16);
     sink->frontier = tp_get_u64(cursor + 24);
-    for (uint32_t kind = 1; kind < KINDS; kind++) {
-        uint64_t size = tp_get_u64(cursor + 32 + 8 * (size_t)(kind - 1));
+    for (uint32_t kind = 1; CURSOR_START + 8 * (size_t)kind <= cursor_size; kind++) {
+        uint64_t size = tp_get_u64(cursor + CURSOR_START + 8 * (size_t)(kind - 1));
         tp_status status = size > 0 ? resume_file(sink, kind, size, error) : TP_OK;
         if (status != TP_OK) {
             return status;

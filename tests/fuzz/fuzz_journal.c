@@ -13,6 +13,12 @@ static void touch(const tp_reader *reader, const tp_item *item)
         for (size_t w = 0; w < sizeof record->u.words / sizeof record->u.words[0]; w++) {
             sum += record->u.words[w];
         }
+        tp_histogram histogram = {0};
+        if (tp_batch_histogram(&item->batch, record, &histogram) == TP_OK) {
+            for (uint32_t b = 0; b < histogram.bin_count; b++) {
+                sum += histogram.bins[b];
+            }
+        }
         const tp_key *key = tp_reader_key(reader, record->key);
         sum += key != NULL ? strlen(key->name) + strlen(key->global_name) : 0;
         uint32_t ndim = 0;

@@ -124,6 +124,7 @@ size_t tp_fuzz_seed(uint8_t *data, size_t capacity)
     const tp_run_info run = {.run_id = "fuzz"};
     const int64_t dims[] = {3, 4};
     tp_buf whole = TP_BUF_INIT;
+    uint64_t histogram[] = {0, 0, 2, 5, 6}; /* of two bins */
     uint32_t id;
     make_directory();
     check(tp_registry_new(&registry) == TP_OK);
@@ -131,6 +132,11 @@ size_t tp_fuzz_seed(uint8_t *data, size_t capacity)
     for (uint32_t step = 0; step < 4; step++) {
         const tp_key key = {.name = step % 2 == 0 ? "fc1" : "fc2", .slot = (int32_t)step};
         tp_batch batch = {.step = step, .count = 3, .records = records};
+        if (step % 2 == 0) {
+            batch.arena = (const uint8_t *)histogram;
+            batch.arena_size = sizeof histogram;
+        }
+        records[1].flags = step == 0 ? TP_RECORD_HISTOGRAM : 0;
         check(tp_registry_add_key(registry, &key, &records[step % 3].key) == TP_OK);
         check(tp_registry_add_shape(registry, step % 3, dims, &id) == TP_OK);
         records[step % 3].shape = id;

@@ -16,7 +16,7 @@ import zstandard
 
 DEFINITIONS, BATCH, ALERTS, CONTINUED, CLOSE = 1, 2, 3, 4, 5
 
-RECORD = "state key order micro_step call kind dtype shape flags time_ns".split()
+RECORD = "state key order micro_step call kind dtype shape flags time_ns arena".split()
 STATISTICS = (
     "count nan pos_inf neg_inf zeros subnormal min max finite_min finite_max abs_max "
     "abs_max_index sum sum_abs sum_sq m2 sq_exp"
@@ -51,6 +51,18 @@ class Item:
     run: dict[str, Any]
     header: dict[str, int] = field(default_factory=dict)
     records: list[bytes] = field(default_factory=list)
+    arena: bytes = b""
+
+    def histogram(self, record: bytes) -> tuple[float, float, list[int]] | None:
+        """Return low, high and the bins of one record; None when it has none."""
+        fields = record_fields(record)
+        at = fields["arena"]
+        if not fields["flags"] & 1 or at % 8 or at + 24 > len(self.arena):
+            return None
+        low, high, count = struct.unpack_from("<ddI", self.arena, at)
+        if at + 24 + 8 * count > len(self.arena):
+            return None
+        return low, high, list(struct.unpack_from(f"<{count}Q", self.arena, at + 24))
 
 
 @dataclass
@@ -84,7 +96,7 @@ class Definitions:
 
 def record_fields(record: bytes) -> dict[str, Any]:
     """Return the fields of one record by their names."""
-    fields = dict(zip(RECORD, struct.unpack_from("<IIQIIIIIIQ", record), strict=True))
+    fields = dict(zip(RECORD, struct.unpack_from("<IIQIIIIIIQQ", record), strict=True))
     if fields["kind"] == 1:
         fields |= zip(STATISTICS, struct.unpack_from("<6Q5dQ4dq", record, 56), strict=True)
     else:
@@ -131,7 +143,11 @@ def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
             h, r, *values = struct.unpack_from("<IIQIIiIIIQQqQQQQQ", payload)
             item.header = dict(zip(HEADER, values, strict=True))
             if not item.header["flags"] & 2:
-                item.records = _records(payload, h, r, item.header["count"])
+                count = item.header["count"]
+                item.records = _records(payload, h, r, count)
+                size = struct.unpack_from("<Q", payload, 104)[0] if h >= 112 else 0
+                item.arena = payload[h + r * count :][:size]
+                assert len(item.arena) == size
         elif type_ == ALERTS:
             h, r, count = struct.unpack_from("<IIQ", payload)
             item.records = _records(payload, h, r, count)

@@ -135,6 +135,18 @@ def test_names_come_before_their_first_use(directory: Path) -> None:
     assert sum(item.type == DEFINITIONS for item, _ in read_journal(directory)) >= STEPS
 
 
+def test_a_histogram_lies_in_the_arena(directory: Path) -> None:
+    item = items_of(directory, BATCH)[0][0]
+    assert item.histogram(item.records[0]) == (-1.0, 0.5, [41, 0, 2**40])
+    record = next(iter(tensorprobe.Journal(directory))).records[0]
+    assert record["histogram"] == {"low": -1.0, "high": 0.5, "bins": [41, 0, 2**40]}
+    assert all(
+        "histogram" not in other
+        for step in list(tensorprobe.Journal(directory))[1:3]
+        for other in step.records
+    )
+
+
 def test_fields_by_name(directory: Path) -> None:
     batch = record_fields(items_of(directory, BATCH)[0][0].records[0])
     assert math.isnan(batch.pop("min"))
@@ -147,8 +159,9 @@ def test_fields_by_name(directory: Path) -> None:
         "kind": 1,
         "dtype": 4,
         "shape": 0,
-        "flags": 0,
+        "flags": 1,
         "time_ns": 4,
+        "arena": 8,
         "count": 10,
         "nan": 11,
         "pos_inf": 12,

@@ -25,6 +25,7 @@ typedef struct written {
     uint32_t type; /* TP_ITEM_… */
     tp_batch batch;
     tp_record *records;
+    uint8_t *arena;
     uint32_t keys; /* defined by then */
     tp_position end;
 } written;
@@ -97,6 +98,7 @@ static inline void fixture_free(fixture *f)
     rmdir(f->directory);
     for (size_t i = 0; i < f->count; i++) {
         free(f->items[i].records);
+        free(f->items[i].arena);
     }
     tp_registry_free(f->registry);
     free(f);
@@ -149,6 +151,8 @@ static inline written *fixture_make(fixture *f, uint32_t type, uint64_t most_rec
             .step = item->batch.step, .rank = 3, .attempt = 1, .pp_stage = -1, .flags = 0};
     }
     item->batch.records = NULL;
+    item->batch.arena = NULL;
+    item->batch.arena_size = 0;
     if ((item->batch.flags & TP_BATCH_GAP) == 0) {
         item->batch.count = random_u64(&f->random) % (most_records + 1);
         item->records = malloc(sizeof(tp_record) * (item->batch.count + 1));
@@ -164,6 +168,15 @@ static inline written *fixture_make(fixture *f, uint32_t type, uint64_t most_rec
             record->key = (uint32_t)(random_u64(&f->random) % keys);
             record->shape = (uint32_t)(random_u64(&f->random) % shapes);
         }
+    }
+    if (item->records != NULL && type == TP_ITEM_BATCH && random_u64(&f->random) % 3 == 0) {
+        item->batch.arena_size = 8 * (1 + random_u64(&f->random) % 100);
+        item->arena = malloc(item->batch.arena_size);
+        assert_non_null(item->arena);
+        for (size_t i = 0; i < item->batch.arena_size; i++) {
+            item->arena[i] = (uint8_t)random_u64(&f->random);
+        }
+        item->batch.arena = item->arena;
     }
     item->keys = keys;
     return item;
@@ -220,7 +233,12 @@ static inline int item_is(const tp_item *item, const written *expected)
     }
     tp_batch batch = item->batch;
     batch.records = expected->batch.records;
+    batch.arena = expected->batch.arena;
     if (memcmp(&batch, &expected->batch, sizeof batch) != 0) {
+        return 0;
+    }
+    if (batch.arena_size > 0 &&
+        memcmp(item->batch.arena, expected->batch.arena, batch.arena_size) != 0) {
         return 0;
     }
     return expected->records == NULL

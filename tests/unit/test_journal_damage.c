@@ -313,17 +313,19 @@ static void longer_structures_of_later_minor_versions(void **state)
                      TP_OK);
 
     tp_buf_clear(&payload);
-    tp_buf_put_u32(&payload, 112);
+    tp_buf_put_u32(&payload, 120);
     tp_buf_put_u32(&payload, record_size);
     for (uint64_t field = 0; field < 11; field++) {
         tp_buf_put_u64(&payload, 1000 + field); /* flags, in the upper half of one, become 0 */
     }
     tp_buf_put_u64(&payload, count);
+    tp_buf_put_u64(&payload, 5); /* of the arena */
     tp_buf_put_u64(&payload, UINT64_MAX);
     for (uint64_t i = 0; i < count * record_size; i++) {
         uint8_t byte = (uint8_t)(i % count * 11 + i / count);
         tp_buf_put(&payload, &byte, 1);
     }
+    tp_buf_put(&payload, "arenaFUTURE", 11);
     assert_int_equal(tp_frame_put(&file, TP_FRAME_BATCH, 1000, file.size, &payload, packer), TP_OK);
     segment_path(path, f, 0);
     write_file(path, file.data, file.size);
@@ -339,6 +341,8 @@ static void longer_structures_of_later_minor_versions(void **state)
             assert_int_equal(bytes[p], (uint8_t)(i * 11 + p));
         }
     }
+    assert_int_equal(item.batch.arena_size, 5);
+    assert_memory_equal(item.batch.arena, "arena", 5);
     assert_int_equal(tp_reader_key_count(reader), 5);
     assert_null(tp_reader_key(reader, 0));
     const tp_key *key = tp_reader_key(reader, 4);
@@ -354,6 +358,60 @@ static void longer_structures_of_later_minor_versions(void **state)
     fixture_free(f);
 }
 
+/* A batch as minor version 0 wrote it, and two whose arena doesn't fit. */
+static void batches_with_and_without_an_arena(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t header_size;
+        uint64_t arena_size;
+        tp_status status;
+    } cases[] = {{104, 0, TP_OK},
+                 {112, 24, TP_OK},
+                 {112, 25, TP_ERR_CORRUPT},
+                 {112, UINT64_MAX - 7, TP_ERR_CORRUPT}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        tp_error error;
+        tp_item item;
+        char path[TP_PATH_MAX];
+        tp_buf file = TP_BUF_INIT;
+        tp_buf payload = TP_BUF_INIT;
+        fixture *f = fixture_new(1800, 0);
+        ZSTD_CCtx *packer = ZSTD_createCCtx();
+        assert_non_null(packer);
+        fixture_close(f);
+        tp_segment_header_put(&file, fixture_run(), 0);
+        tp_buf_put_u32(&payload, cases[c].header_size);
+        tp_buf_put_u32(&payload, sizeof(tp_record));
+        for (uint64_t field = 0; field < 11; field++) {
+            tp_buf_put_u64(&payload, 7);
+        }
+        tp_buf_put_u64(&payload, 2); /* records */
+        if (cases[c].header_size > 104) {
+            tp_buf_put_u64(&payload, cases[c].arena_size);
+        }
+        for (uint64_t i = 0; i < 2 * sizeof(tp_record) + 24; i++) {
+            tp_buf_put(&payload, "r", 1);
+        }
+        assert_int_equal(tp_frame_put(&file, TP_FRAME_BATCH, 7, file.size, &payload, packer),
+                         TP_OK);
+        segment_path(path, f, 0);
+        write_file(path, file.data, file.size);
+        tp_reader *reader = fixture_reader(f);
+        assert_int_equal(tp_reader_next(reader, &item, &error), cases[c].status);
+        if (cases[c].status == TP_OK) {
+            assert_int_equal(item.batch.count, 2);
+            assert_int_equal(item.batch.arena_size, cases[c].arena_size);
+        }
+        assert_int_equal(tp_reader_next(reader, &item, &error), TP_END);
+        tp_reader_close(&reader);
+        ZSTD_freeCCtx(packer);
+        tp_buf_free(&payload);
+        tp_buf_free(&file);
+        fixture_free(f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +423,7 @@ int main(void)
         cmocka_unit_test(lost_names_come_back_with_the_next_segment),
         cmocka_unit_test(later_versions),
         cmocka_unit_test(longer_structures_of_later_minor_versions),
+        cmocka_unit_test(batches_with_and_without_an_arena),
     };
     return cmocka_run_group_tests_name("damage", tests, NULL, NULL);
 }

@@ -34,8 +34,9 @@ static const tp_record named_record = {.state = TP_SLOT_DONE,
                                        .kind = TP_RECORD_STATS,
                                        .dtype = TP_BF16,
                                        .shape = 0,
-                                       .flags = 0,
+                                       .flags = TP_RECORD_HISTOGRAM,
                                        .time_ns = 4,
+                                       .arena = 8,
                                        .u.stats = {.count = 10,
                                                    .nan = 11,
                                                    .pos_inf = 12,
@@ -53,6 +54,10 @@ static const tp_record named_record = {.state = TP_SLOT_DONE,
                                                    .sum_sq = 19,
                                                    .m2 = 20,
                                                    .sq_exp = -21}};
+/* Its arena: 8 bytes that nobody speaks of, then a histogram of 3 bins over [-1, 0.5]. */
+static const uint64_t named_arena[] = {
+    99, UINT64_C(0xbff0000000000000), UINT64_C(0x3fe0000000000000), 3, 41, 0, UINT64_C(1) << 40};
+
 static const tp_record named_alert = {.state = TP_SLOT_DONE,
                                       .order = 1,
                                       .kind = TP_RECORD_ALERT,
@@ -108,6 +113,8 @@ static tp_batch make_batch(uint64_t s, tp_record *records)
     fill(records, s, batch.count);
     if (s == 0) {
         records[0] = named_record;
+        batch.arena = (const uint8_t *)named_arena;
+        batch.arena_size = sizeof(named_arena);
     }
     return batch;
 }
@@ -158,6 +165,14 @@ static void known_content_reads_back(void **state)
         const written expected = {
             .type = TP_ITEM_BATCH, .batch = batch, .records = batch.records ? records : NULL};
         assert_true(item_is(&item, &expected));
+        tp_histogram histogram;
+        if (s == 0) {
+            assert_int_equal(tp_batch_histogram(&item.batch, &item.batch.records[0], &histogram),
+                             TP_OK);
+            assert_true(histogram.low == -1.0 && histogram.high == 0.5);
+            assert_int_equal(histogram.bin_count, 3);
+            assert_memory_equal(histogram.bins, &named_arena[4], 3 * sizeof(uint64_t));
+        }
         if (s % 5 == 0) {
             assert_int_equal(tp_reader_next(reader, &item, &error), TP_OK);
             assert_int_equal(item.type, TP_ITEM_ALERTS);

@@ -271,7 +271,7 @@ static void *write_tiny_steps(void *argument)
 static void follows_from_segment_to_segment(void **state)
 {
     (void)state;
-    fixture *f = fixture_new(650, 400);
+    fixture *f = fixture_new(650, 360);
     pthread_t thread;
     tp_error error;
     tp_item item = {0};

@@ -56,6 +56,106 @@ static void test_order(void **state)
     tp_step_free(step);
 }
 
+/* Of record i: i % 40 bins, the k-th with i + k elements. */
+static void put_histogram(tp_step *step, tp_record *slot, uint64_t i)
+{
+    uint64_t bins[40];
+    for (uint64_t k = 0; k < 40; k++) {
+        bins[k] = i + k;
+    }
+    const tp_stats_options options = {
+        .bins = bins, .bin_count = (uint32_t)(i % 40), .low = -(double)i, .high = 0.25};
+    assert_true(tp_step_add_histogram(step, slot, &options));
+}
+
+static void check_histogram(const tp_batch *batch, uint64_t i)
+{
+    tp_histogram found;
+    assert_int_equal(tp_batch_histogram(batch, &batch->records[i], &found), TP_OK);
+    assert_int_equal(found.bin_count, i % 40);
+    assert_true(found.low == -(double)i && found.high == 0.25);
+    for (uint32_t k = 0; k < found.bin_count; k++) {
+        assert_int_equal(found.bins[k], i + k);
+    }
+}
+
+/* Few histograms lie in one piece of memory, many are joined, and those of slots that are not filled
+ * are nobody's business. */
+static void test_histograms(void **state)
+{
+    (void)state;
+    static const uint64_t counts[] = {3, 2000, 5};
+    tp_step *step = open_step(8);
+    tp_batch batch;
+    tp_histogram none;
+    for (size_t round = 0; round < 3; round++) {
+        tp_record *later = NULL;
+        for (uint64_t i = 0; i < counts[round]; i++) {
+            tp_record *slot = tp_step_reserve(step, 1);
+            put_histogram(step, slot, i);
+            if (i == 2) {
+                later = slot;
+            } else {
+                tp_step_fill(step, slot);
+            }
+        }
+        add(step, 2);
+        assert_int_equal(tp_step_view(step, &batch), TP_OK); /* not closed yet */
+        assert_int_equal(batch.unfilled, 1);
+        assert_int_equal(tp_batch_histogram(&batch, &batch.records[2], &none), TP_ERR_NOTFOUND);
+        for (uint64_t i = 0; i < counts[round]; i++) {
+            if (i != 2) {
+                check_histogram(&batch, i);
+            }
+        }
+        tp_step_fill(step, later);
+        tp_step_close(step);
+        assert_int_equal(tp_step_view(step, &batch), TP_OK);
+        assert_int_equal(batch.flags, 0);
+        for (uint64_t i = 0; i < counts[round]; i++) {
+            check_histogram(&batch, i);
+        }
+        assert_int_equal(tp_batch_histogram(&batch, &batch.records[counts[round]], &none),
+                         TP_ERR_NOTFOUND);
+        tp_step_begin(step, 8 + round);
+    }
+    tp_step_close(step);
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_null(batch.arena);
+    assert_int_equal(batch.arena_size, 0);
+    tp_step_free(step);
+}
+
+/* What a damaged journal may say. */
+static void test_wrong_places_of_histograms(void **state)
+{
+    (void)state;
+    uint64_t arena[10] = {0};
+    tp_histogram found;
+    arena[4] = 6; /* bins of the histogram at 16 */
+    const tp_batch batch = {.arena = (const uint8_t *)arena, .arena_size = sizeof arena};
+    tp_record record = {.flags = TP_RECORD_HISTOGRAM, .arena = 16};
+    assert_int_equal(tp_batch_histogram(&batch, &record, &found), TP_ERR_NOTFOUND);
+    arena[4] = 5;
+    assert_int_equal(tp_batch_histogram(&batch, &record, &found), TP_OK);
+    assert_int_equal(found.bin_count, 5);
+    record.flags = 0;
+    assert_int_equal(tp_batch_histogram(&batch, &record, &found), TP_ERR_NOTFOUND);
+    record.flags = TP_RECORD_HISTOGRAM;
+    static const uint64_t places[] = {
+        20, 64, 80, 1000, UINT64_MAX, UINT64_MAX - 7, UINT64_MAX - 23};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        record.arena = places[i];
+        assert_int_equal(tp_batch_histogram(&batch, &record, &found), TP_ERR_NOTFOUND);
+    }
+    record.arena = 56;
+    assert_int_equal(tp_batch_histogram(&batch, &record, &found), TP_OK);
+    const tp_batch small = {.arena = (const uint8_t *)arena, .arena_size = 16};
+    assert_int_equal(tp_batch_histogram(&small, &record, &found), TP_ERR_NOTFOUND);
+    const tp_batch without = {.arena_size = 0};
+    assert_int_equal(tp_batch_histogram(&without, &record, &found), TP_ERR_NOTFOUND);
+}
+
 static void test_filled_later(void **state)
 {
     (void)state;
@@ -157,6 +257,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_histograms),
+        cmocka_unit_test(test_wrong_places_of_histograms),
         cmocka_unit_test(test_filled_later),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_threads),

@@ -1,0 +1,158 @@
+#include "record/arena.h"
+
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+
+/* A histogram: low and high (f64), number of bins (u32), 0 (u32), the bins (u64 each). */
+#define HEADER 24u
+
+tp_status tp_arena_open(tp_arena *arena)
+{
+    return pthread_mutex_init(&arena->lock, NULL) == 0 ? TP_OK : TP_ERR_NOMEM;
+}
+
+void tp_arena_close(tp_arena *arena)
+{
+    for (uint32_t i = 0; i < TP_ARENA_CHUNKS; i++) {
+        tp_free(atomic_load(&arena->chunks[i]));
+    }
+    tp_free(arena->joined);
+    pthread_mutex_destroy(&arena->lock);
+}
+
+void tp_arena_clear(tp_arena *arena)
+{
+    tp_free(arena->joined);
+    arena->joined = NULL;
+    atomic_store(&arena->used, 0);
+}
+
+/* NULL without memory. */
+static uint8_t *chunk_of(tp_arena *arena, uint64_t number)
+{
+    uint8_t *chunk = atomic_load_explicit(&arena->chunks[number], memory_order_acquire);
+    if (chunk == NULL) {
+        pthread_mutex_lock(&arena->lock);
+        chunk = atomic_load(&arena->chunks[number]);
+        if (chunk == NULL) {
+            chunk = tp_calloc(1, TP_ARENA_CHUNK);
+            atomic_store_explicit(&arena->chunks[number], chunk, memory_order_release);
+        }
+        pthread_mutex_unlock(&arena->lock);
+    }
+    return chunk;
+}
+
+/* Room for size bytes, a multiple of 8, that lie in one chunk. */
+static uint8_t *take(tp_arena *arena, uint64_t size, uint64_t *place)
+{
+    unsigned long long used = atomic_load(&arena->used);
+    uint64_t start;
+    if (size > TP_ARENA_CHUNK) {
+        return NULL;
+    }
+    do {
+        const uint64_t left = TP_ARENA_CHUNK - used % TP_ARENA_CHUNK;
+        start = left < size ? used + left : used;
+        if (start / TP_ARENA_CHUNK >= TP_ARENA_CHUNKS) {
+            return NULL;
+        }
+    } while (!atomic_compare_exchange_weak(&arena->used, &used, start + size));
+    uint8_t *chunk = chunk_of(arena, start / TP_ARENA_CHUNK);
+    *place = start;
+    return chunk == NULL ? NULL : chunk + start % TP_ARENA_CHUNK;
+}
+
+tp_status tp_arena_put_histogram(tp_arena *arena, const tp_stats_options *options, uint64_t *place)
+{
+    const size_t bins = options->bin_count * sizeof(*options->bins);
+    uint8_t *at = take(arena, HEADER + bins, place);
+    if (at == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    memset(at, 0, HEADER);
+    memcpy(at, &options->low, 8);
+    memcpy(at + 8, &options->high, 8);
+    memcpy(at + 16, &options->bin_count, 4);
+    memcpy(at + HEADER, options->bins, bins);
+    return TP_OK;
+}
+
+/* What lies at this place of the arena, which may have been cut between two chunks only. */
+static void copy(const tp_arena *arena, uint8_t *to, uint64_t place, uint64_t size)
+{
+    const uint8_t *chunk = atomic_load(&arena->chunks[place / TP_ARENA_CHUNK]);
+    if (chunk != NULL) {
+        memcpy(to + place, chunk + place % TP_ARENA_CHUNK, size);
+    }
+}
+
+static void copy_all(const tp_arena *arena, uint8_t *to, uint64_t used)
+{
+    for (uint64_t place = 0; place < used; place += TP_ARENA_CHUNK) {
+        copy(arena, to, place, used - place < TP_ARENA_CHUNK ? used - place : TP_ARENA_CHUNK);
+    }
+}
+
+static void copy_finished(const tp_arena *arena, uint8_t *to, uint64_t used, const tp_batch *batch)
+{
+    for (uint64_t i = 0; i < batch->count; i++) {
+        const tp_record *record = &batch->records[i];
+        if (record->state == TP_SLOT_DONE && (record->flags & TP_RECORD_HISTOGRAM) != 0 &&
+            record->arena < used) {
+            copy(arena, to, record->arena, HEADER);
+            copy(arena, to, record->arena + HEADER,
+                 8 * (uint64_t)tp_get_u32(to + record->arena + 16));
+        }
+    }
+}
+
+tp_status tp_arena_view(tp_arena *arena, bool partial, tp_batch *batch)
+{
+    const uint64_t used = atomic_load(&arena->used);
+    batch->arena = used == 0 ? NULL : atomic_load(&arena->chunks[0]);
+    batch->arena_size = used;
+    if (used == 0 || (used <= TP_ARENA_CHUNK && !partial && batch->arena != NULL)) {
+        return TP_OK;
+    }
+    tp_free(arena->joined);
+    arena->joined = tp_calloc(1, used);
+    if (arena->joined == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    if (partial) {
+        copy_finished(arena, arena->joined, used, batch);
+    } else {
+        copy_all(arena, arena->joined, used);
+    }
+    batch->arena = arena->joined;
+    return TP_OK;
+}
+
+uint64_t tp_arena_bytes(const tp_arena *arena)
+{
+    const uint64_t used = atomic_load(&arena->used);
+    return (used + TP_ARENA_CHUNK - 1) / TP_ARENA_CHUNK * TP_ARENA_CHUNK;
+}
+
+tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record, tp_histogram *out)
+{
+    tp_histogram found = {0};
+    if ((record->flags & TP_RECORD_HISTOGRAM) == 0 || batch->arena == NULL ||
+        record->arena % 8 != 0 || batch->arena_size < HEADER ||
+        record->arena > batch->arena_size - HEADER) {
+        return TP_ERR_NOTFOUND;
+    }
+    const uint8_t *at = batch->arena + record->arena;
+    memcpy(&found.low, at, 8);
+    memcpy(&found.high, at + 8, 8);
+    memcpy(&found.bin_count, at + 16, 4);
+    found.bins = (const uint64_t *)(const void *)(at + HEADER);
+    if (found.bin_count > (batch->arena_size - record->arena - HEADER) / 8) {
+        return TP_ERR_NOTFOUND;
+    }
+    *out = found;
+    return TP_OK;
+}
