@@ -16,6 +16,7 @@ static const struct command {
     {"recover", tp_tool_recover, "bring csv and TensorBoard files up to the end of the journal"},
     {"init", tp_tool_init, "print a configuration to begin with"},
     {"check", tp_tool_check, "validate a configuration file, and say what it will do"},
+    {"selftest", tp_tool_selftest, "prove that everything holds on this machine"},
 };
 
 static void print_help(FILE *out)
