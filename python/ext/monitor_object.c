@@ -57,6 +57,14 @@ static const char *path_text(PyObject *path)
     return path == NULL ? NULL : PyBytes_AsString(path);
 }
 
+static void take_config(monitor_object *self)
+{
+    self->config = tp_monitor_config(self->monitor);
+    memcpy(self->ops, self->config->ops, sizeof(self->ops));
+    self->op_count = self->config->op_count;
+    self->collecting = tp_monitor_is_collecting(self->monitor);
+}
+
 static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *options)
 {
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -82,10 +90,7 @@ static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *opti
         Py_DECREF((PyObject *)self);
         return NULL;
     }
-    self->config = tp_monitor_config(self->monitor);
-    memcpy(self->ops, self->config->ops, sizeof(self->ops));
-    self->op_count = self->config->op_count;
-    self->collecting = tp_monitor_is_collecting(self->monitor);
+    take_config(self);
     return (PyObject *)self;
 }
 
@@ -198,6 +203,62 @@ static PyObject *monitor_start_at_step(PyObject *object, PyObject *number)
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *monitor_configure(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"config_json", "config_path", NULL};
+    monitor_object *self = (monitor_object *)object;
+    PyObject *path = NULL;
+    const char *text = NULL;
+    if (!is_open(self) || !PyArg_ParseTupleAndKeywords(args, kwargs, "|zO&:configure", names, &text,
+                                                       convert_path, &path)) {
+        return NULL;
+    }
+    tp_error error = {0};
+    const tp_status status = tp_monitor_configure(self->monitor, path_text(path), text, &error);
+    Py_XDECREF(path);
+    if (status != TP_OK) {
+        error.code = status;
+        raise_open_error(self->state, &error);
+        return NULL;
+    }
+    take_config(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *monitor_pause(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    monitor_object *self = (monitor_object *)object;
+    if (!is_open(self)) {
+        return NULL;
+    }
+    tp_monitor_pause(self->monitor);
+    self->collecting = tp_monitor_is_collecting(self->monitor);
+    Py_RETURN_NONE;
+}
+
+static PyObject *monitor_resume(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    monitor_object *self = (monitor_object *)object;
+    if (!is_open(self)) {
+        return NULL;
+    }
+    tp_monitor_resume(self->monitor);
+    self->collecting = tp_monitor_is_collecting(self->monitor);
+    Py_RETURN_NONE;
+}
+
+static PyObject *monitor_get_collecting(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(monitor_is_collecting((monitor_object *)object));
+}
+
+static PyObject *monitor_open_step(PyObject *object, void *Py_UNUSED(closure))
+{
+    const monitor_object *self = (monitor_object *)object;
+    return is_open(self) ? PyLong_FromUnsignedLongLong(tp_monitor_step_number(self->monitor))
+                         : NULL;
 }
 
 static PyObject *monitor_activations(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -369,6 +430,13 @@ static int monitor_set_ops(PyObject *object, PyObject *names, void *Py_UNUSED(cl
 }
 
 static PyMethodDef monitor_methods[] = {
+    {"configure", (PyCFunction)(void (*)(void))monitor_configure, METH_VARARGS | METH_KEYWORDS,
+     "configure($self, config_json=None, config_path=None)\n--\n\nAnother configuration from the "
+     "open step on. ConfigError when it is wrong: the one in force then stays."},
+    {"pause", monitor_pause, METH_NOARGS,
+     "pause($self, /)\n--\n\nCollects nothing from the next step on."},
+    {"resume", monitor_resume, METH_NOARGS,
+     "resume($self, /)\n--\n\nCollects from the open step on, as often as configured."},
     {"start_at", monitor_start_at_step, METH_O,
      "start_at($self, step, /)\n--\n\nNumbers the open step, in which nothing has been recorded."},
     {"activations", monitor_activations, METH_NOARGS,
@@ -407,6 +475,8 @@ static PyMethodDef monitor_methods[] = {
 static PyGetSetDef monitor_properties[] = {
     {"directory", monitor_directory, NULL, "The directory of this rank's run.", NULL},
     {"config", monitor_config, NULL, "The validated configuration.", NULL},
+    {"collecting", monitor_get_collecting, NULL, "Whether the open step is collected.", NULL},
+    {"open_step", monitor_open_step, NULL, "The number of the open step.", NULL},
     {"ops", monitor_get_ops, monitor_set_ops, "The ops that metrics show.", NULL},
     {"collector_handles", monitor_collector_handles, NULL,
      "A list for handles of hooks; the last step that is collected removes them.", NULL},

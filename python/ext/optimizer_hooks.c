@@ -12,15 +12,20 @@
 static const uint32_t quantities[SERIES] = {TP_GRAD_UNREDUCED, TP_GRAD_REDUCED, TP_EXP_AVG,
                                             TP_EXP_AVG_SQ,     TP_PARAM_ORIGIN, TP_PARAM_UPDATED};
 
+static void free_parameters(watched *parameters, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        Py_XDECREF(parameters[i].parameter);
+        tp_free(parameters[i].name);
+    }
+    tp_free(parameters);
+}
+
 static void hook_dealloc(PyObject *self)
 {
     optimizer_hook *hook = (optimizer_hook *)self;
     PyTypeObject *type = Py_TYPE(self);
-    for (uint32_t i = 0; i < hook->count; i++) {
-        Py_XDECREF(hook->parameters[i].parameter);
-        tp_free(hook->parameters[i].name);
-    }
-    tp_free(hook->parameters);
+    free_parameters(hook->parameters, hook->count);
     Py_XDECREF(hook->members);
     Py_XDECREF(hook->optimizer);
     Py_XDECREF(hook->inv_scale);
@@ -190,10 +195,12 @@ static int is_trained(const optimizer_hook *hook, const watched *entry)
 bool optimizer_hook_take_gradients(optimizer_hook *hook)
 {
     bool ok = true;
+    hook->busy++;
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         const int trained = is_trained(hook, &hook->parameters[i]);
         ok = trained > 0 ? record_gradient(hook, &hook->parameters[i]) : trained == 0;
     }
+    hook->busy--;
     return ok;
 }
 
@@ -209,6 +216,7 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
     }
     moments = moments && PyDict_Check(states);
     bool ok = true;
+    hook->busy++;
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         watched *entry = &hook->parameters[i];
         const int trained = is_trained(hook, entry);
@@ -220,6 +228,7 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
              (!moments || record_moments(hook, entry, states)) &&
              (!parameters || record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
     }
+    hook->busy--;
     Py_DECREF(states);
     return ok;
 }
@@ -228,12 +237,14 @@ static bool record_after(optimizer_hook *hook)
 {
     const bool parameters = hook->monitor->config->param_distribution;
     bool ok = true;
+    hook->busy++;
     for (uint32_t i = 0; ok && parameters && i < hook->count && monitor_is_active(hook->monitor);
          i++) {
         watched *entry = &hook->parameters[i];
         const int trained = is_trained(hook, entry);
         ok = trained > 0 ? record(hook, entry, entry->parameter, UPDATED, UPDATED) : trained == 0;
     }
+    hook->busy--;
     return ok;
 }
 
@@ -354,6 +365,7 @@ static PyObject *hook_gradients(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     optimizer_hook *hook = (optimizer_hook *)self;
     PyObject *rows = PyList_New(0);
+    hook->busy++;
     for (uint32_t i = 0; rows != NULL && i < hook->count && monitor_is_active(hook->monitor); i++) {
         const watched *entry = &hook->parameters[i];
         PyObject *grad = gradient_of(hook, entry->parameter);
@@ -372,10 +384,31 @@ static PyObject *hook_gradients(PyObject *self, PyObject *Py_UNUSED(unused))
         }
         Py_XDECREF(row);
     }
+    hook->busy--;
     return rows;
 }
 
+/* watch(parameters): others than before. On failure none is watched. */
+static PyObject *hook_watch(PyObject *self, PyObject *rows)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    watched *earlier = hook->parameters;
+    const uint32_t count = hook->count;
+    if (hook->busy > 0) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread is in the optimizer's step");
+        return NULL;
+    }
+    hook->parameters = NULL;
+    hook->count = 0;
+    const bool taken = take_parameters(hook, rows);
+    free_parameters(earlier, count);
+    return taken ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyMethodDef hook_methods[] = {
+    {"watch", hook_watch, METH_O,
+     "watch($self, parameters, /)\n--\n\nRecords these from now on: name, parameter and vpp "
+     "stage."},
     {"gradients", hook_gradients, METH_NOARGS,
      "gradients($self, /)\n--\n\nThe gradients as they are now: vpp stage, name, values by op."},
     {"unscaled", scaler_unscaled, METH_O,

@@ -38,6 +38,7 @@ typedef struct optimizer_hook {
     uint32_t scaler_depth;   /* scaler.step of a subclass may call that of its base */
     PyObject *inv_scale;     /* owned tensor, while gradients are scaled; else NULL */
     PyObject *optimizer;     /* weak reference to the one that was found so, or NULL */
+    uint32_t busy; /* calls that look at the parameters: they may work with the GIL released */
     uint32_t count;
     watched *parameters;
 } optimizer_hook;

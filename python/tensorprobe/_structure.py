@@ -123,6 +123,10 @@ class StructurePrinter:
 
         return before, after
 
+    def has_seen_a_step(self) -> bool:
+        """Whether a training forward has been seen: it may have been asked for after one."""
+        return bool(self._found)
+
     def remove(self) -> None:
         """Take the hooks back."""
         for handle in self._handles:

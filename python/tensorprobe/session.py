@@ -5,19 +5,24 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import warnings
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core, _scaling
+from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
 from tensorprobe._structure import StructurePrinter
 from tensorprobe._targets import Selection
 from tensorprobe.journal import Alert, Journal
 
 if TYPE_CHECKING:
     import torch
+
+    Row = tuple[str, torch.nn.Parameter, int]
 
 Metrics = dict[str, dict[str, Any]]
 
@@ -53,12 +58,14 @@ class Session:
         rank: int = 0,
         params_have_main_grad: bool = False,
         report: bool = False,
+        config_file: str | None = None,
     ) -> None:
         """Attach the hooks.
 
         model: several are the chunks of a virtual pipeline, in order. optimizer: of several, the
         last one ends the step; None: the first one that steps and has a parameter of the model.
-        report: say what is monitored.
+        report: say what is monitored. config_file: is looked at after each step; nothing is
+        recorded until it switches ``dynamic_on`` on.
         """
         self._monitor = monitor
         self._pid = os.getpid()
@@ -72,18 +79,19 @@ class Session:
         self._closed = False
         self._scripted: list[str] = []
         self._directory: str = monitor.directory
-        self._config = monitor.config
         from tensorprobe._compile import CompileWatch, original
 
         chunks = list(model) if isinstance(model, Sequence) else [model]
         self._chunks = [original(chunk) for chunk in chunks]
         self._compile = CompileWatch()
-        ranks = self._config["module_ranks"]
-        self._selected = not ranks or rank in ranks
-        self._report = report and rank == (min(ranks) if ranks else 0)
-        self._selection = Selection(self._chunks, self._config, monitor.matches)
+        self._may_report = report
+        self._config_file = None if config_file is None else ConfigFile(config_file)
+        self._is_on = config_file is None
+        self._take_config()
         try:
-            if self._selected:
+            if self._config_file is not None:
+                monitor.pause()
+            elif self._selected:
                 self._selection.warn_of_strangers()
                 self.hook_modules(self._config["xy_distribution"])
             self.use_optimizer(optimizer)
@@ -95,6 +103,61 @@ class Session:
             monitor.close()
             raise
         atexit.register(self._close_at_exit)
+
+    def _take_config(self) -> None:
+        self._config = self._monitor.config
+        ranks = self._config["module_ranks"]
+        self._selected = not ranks or self._rank in ranks
+        self._is_lowest_rank = self._rank == (min(ranks) if ranks else 0)
+        self._report = self._may_report and self._is_lowest_rank
+        self._selection = Selection(self._chunks, self._config, self._monitor.matches)
+
+    def start(self, config: ConfigSource | None = None) -> None:
+        """Record from now on, ``collect_times`` steps. To be called between two steps.
+
+        config: a file or a dict that takes the place of the configuration. ConfigError when it is
+        wrong; then everything goes on as before.
+        """
+        if config is not None:
+            self._monitor.configure(**config_source(config))
+            self._take_config()
+        self._monitor.resume()
+        self._begin()
+
+    def stop(self) -> None:
+        """Record nothing from now on, until ``start()``; a step that runs is completed."""
+        self._is_on = False
+        self._monitor.pause()
+        if not self._monitor.collecting:
+            self._unhook_modules()
+
+    def _begin(self) -> None:
+        """Attach anew what the configuration may have changed, but for the optimizer's hooks."""
+        self._is_on = True
+        for hook, rows in zip(self._optimizer_hooks, self._rows(), strict=True):
+            hook.watch(rows)
+        if self._selected:
+            self._selection.warn_of_strangers()
+            self.hook_modules(self._config["xy_distribution"])
+        else:
+            self._unhook_modules()
+        self._make_printer()
+
+    def _reload(self) -> None:
+        """Do what the configuration's file says, if it has changed."""
+        if self._config_file is None or not self._config_file.has_changed():
+            return
+        step = self._monitor.open_step
+        self._monitor.configure(config_path=self._config_file.path)
+        self._take_config()
+        if self._config["dynamic_on"]:
+            self._monitor.resume()
+            self._begin()
+            if self._report:
+                before = f"config is updated at step{step - 1}"
+                _say(f"> {before}, will start new hook at step{step}.")
+        else:
+            self.stop()
 
     def hook_modules(self, xy_distribution: bool) -> None:
         """Record activations from now on, or no longer; with ``all_xy`` and without targets all."""
@@ -161,10 +224,10 @@ class Session:
         else:
             own = [] if optimizer is None else [torch_optimizer(optimizer)]
         self._forget_optimizers()
-        if self._selected:
-            self._hook_optimizers(own)
-        if self._config["print_struct"] and not self._structure_is_printed:
-            self._print_structure(own[-1] if own else None)
+        self._hook_optimizers(own)
+        self._make_printer()
+        if self._config_file is not None or self._config["print_struct"]:
+            self._hook_step_end(own[-1] if own else None)
 
     def _forget_optimizers(self) -> None:
         self._remove(self._optimizer_handles)
@@ -175,16 +238,27 @@ class Session:
     def _members(self) -> set[torch.nn.Parameter]:
         return {parameter for chunk in self._chunks for parameter in chunk.parameters()}
 
-    def _hook_optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        """Each reads its own parameters; the last one those that are nobody's, too."""
+    def _rows(self) -> list[list[Row]]:
+        """What each optimizer reads: its own parameters, the last one those of nobody, too."""
         config = self._config
-        rows: list[tuple[str, torch.nn.Parameter, int]] = []
-        if config["wg_distribution"] or config["mv_distribution"] or config["param_distribution"]:
+        wanted = (
+            config["wg_distribution"] or config["mv_distribution"] or config["param_distribution"]
+        )
+        rows: list[Row] = []
+        if wanted and self._selected:
             rows = [(p.name, p.parameter, p.vpp_stage) for p in self._selection.parameters()]
-        for optimizer in optimizers[:-1]:
-            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            mine = [row for row in rows if id(row[1]) in own]
+        shares = []
+        for optimizer in [known() for known in self._optimizers[:-1]]:
+            groups = [] if optimizer is None else optimizer.param_groups
+            own = {id(p) for group in groups for p in group["params"]}
+            shares.append([row for row in rows if id(row[1]) in own])
             rows = [row for row in rows if id(row[1]) not in own]
+        return [*shares, rows]
+
+    def _hook_optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self._optimizers = [weakref.ref(one) for one in optimizers]
+        *others, rows = self._rows()
+        for optimizer, mine in zip(optimizers[:-1], others, strict=True):
             hook = self._monitor.optimizer_hook(mine, self._main_grad, None, False)
             self._hook_optimizer(optimizer, hook)
         last = optimizers[-1] if optimizers else None
@@ -217,28 +291,44 @@ class Session:
             )
         self._optimizer_handles.extend(handle for handle in handles if handle)
 
-    def _print_structure(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Have the structure printed at the end of the first step, and the run end with it."""
-        ranks = self._config["module_ranks"]
-        if self._selected and self._printer is None:
+    def _wants_structure(self) -> bool:
+        return self._is_on and self._config["print_struct"] and not self._structure_is_printed
+
+    def _make_printer(self) -> None:
+        """Have the structure printed at the end of the step, if that is wanted."""
+        if self._wants_structure() and self._selected and self._printer is None:
             path = Path(self._directory).parent / "module_struct" / f"rank{self._rank}"
-            aloud = self._rank == (min(ranks) if ranks else 0)
-            self._printer = StructurePrinter(self._chunks, path / "module_struct.json", aloud=aloud)
+            self._printer = StructurePrinter(
+                self._chunks, path / "module_struct.json", aloud=self._is_lowest_rank
+            )
+
+    def _hook_step_end(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Look at the end of each step whether the structure or a new configuration is there."""
         members = self._members() if optimizer is None else set()
 
         def after(stepped: torch.optim.Optimizer, *_: Any) -> None:
             groups = stepped.param_groups
             ours = not members or any(p in members for group in groups for p in group["params"])
-            if not ours or self._structure_is_printed or self._pid != os.getpid():
+            if not ours or self._pid != os.getpid():
                 return
-            self._structure_is_printed = True
-            if self._printer is not None:
-                self._printer.finish()
-            if self._config["exit_after_struct"]:
-                self.close()
-                raise SystemExit(0)
+            if self._wants_structure():
+                self._print_structure()
+            try:
+                self._reload()
+            except Exception as error:  # whatever it is, training goes on as before
+                _complain(f"{error}; the configuration is not changed")
 
         self._on_step(optimizer, None, after)
+
+    def _print_structure(self) -> None:
+        if self._printer is not None:
+            if not self._printer.has_seen_a_step():
+                return
+            self._printer.finish()
+        self._structure_is_printed = True
+        if self._config["exit_after_struct"]:
+            self.close()
+            raise SystemExit(0)
 
     @staticmethod
     def _remove(handles: list[Any]) -> None:
@@ -350,3 +440,9 @@ def _say(text: str) -> None:
     """Print a message of TrainerMon's, as its users look for it in their logs."""
     if os.environ.get("TENSORPROBE_LOG_LEVEL", "1") == "1":
         print(text, flush=True)
+
+
+def _complain(text: str) -> None:
+    """Say it each time, as the C code does, where a warning would be shown once."""
+    if os.environ.get("TENSORPROBE_LOG_LEVEL", "1") in ("1", "2"):
+        print(f"tensorprobe: warning: {text}", file=sys.stderr, flush=True)

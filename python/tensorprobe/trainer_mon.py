@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorprobe import _core
+from tensorprobe._config_file import ConfigSource, config_source, is_watched
 from tensorprobe._ranks import pipeline_stage, this_rank
 from tensorprobe.journal import Alert
 from tensorprobe.session import Metrics, Session, torch_optimizer
@@ -54,7 +54,7 @@ class TrainerMon:
 
     def __init__(
         self,
-        config_file_path: str | os.PathLike[str] | dict[str, Any],
+        config_file_path: ConfigSource,
         process_group: Any = None,
         params_have_main_grad: bool = True,
         opt_ty: str | None = None,
@@ -68,18 +68,23 @@ class TrainerMon:
                 "process_group is a process group or None; "
                 f"write params_have_main_grad={process_group}"
             )
-        config = config_file_path
+        self._config_file: str | None = None
+        if is_watched():
+            if isinstance(config_file_path, dict):
+                raise ValueError(
+                    "DYNAMIC_MONITOR is set: TrainerMon needs the path of a file that it can watch"
+                )
+            self._config_file = os.fspath(config_file_path)
         self._rank = this_rank() if rank is None else rank
         self._params_have_main_grad = params_have_main_grad
         self._own_optimizer: Any = None
         self._session: Session | None = None
         self._monitor = _core.Monitor(
-            config_path=None if isinstance(config, dict) else os.fspath(config),
-            config_json=json.dumps(config) if isinstance(config, dict) else None,
             rank=self._rank,
             output_dir=None if output_dir is None else os.fspath(output_dir),
             run_id=run_id,
             pp_stage=pipeline_stage(process_group),
+            **config_source(config_file_path),
         )
         TrainerMon._instances.add(self)
 
@@ -150,6 +155,7 @@ class TrainerMon:
             rank=self._rank,
             params_have_main_grad=self._params_have_main_grad,
             report=True,
+            config_file=self._config_file,
         )
 
     set_wrapped_optimizer = _SetWrappedOptimizer()
@@ -166,6 +172,33 @@ class TrainerMon:
         for one in TrainerMon._instances:
             if one._own_optimizer is None and one._session is not None:
                 one._session.use_optimizer(own)
+
+    # ---- now and then ----
+
+    def start(
+        self,
+        model: Model | None = None,
+        optimizer: Any = None,
+        *,
+        config: ConfigSource | None = None,
+    ) -> None:
+        """Records from now on, ``collect_times`` steps. To be called between two steps.
+
+        model and optimizer: as for ``set_monitor``, where that hasn't been called. config: a file
+        or a dict that takes the place of the configuration. ConfigError when it is wrong; then
+        everything goes on as before.
+        """
+        if model is not None:
+            self._attach(model, optimizer, 0)
+        self._attached().start(config)
+
+    def step(self) -> None:
+        """Ends the step by hand, for training loops whose optimizer has no ``step`` hooks."""
+        self._attached().step()
+
+    def stop(self) -> None:
+        """Records nothing from now on, until ``start()``; a step that runs is completed."""
+        self._attached().stop()
 
     # ---- values ----
 

@@ -304,8 +304,8 @@ static const tp_config_field root_fields[] = {
      .read = tp_config_read_bool,
      AT(dynamic_on),
      .fallback = "false",
-     .does = "with `DYNAMIC_MONITOR=true`: begin now",
-     .ignored = "the configuration is read once, when the monitor is made"},
+     .does = "with `DYNAMIC_MONITOR=true`, where this file is read again when it changes: record "
+             "from the next step on; `false`: stop"},
     {.name = "print_struct",
      .read = tp_config_read_bool,
      AT(print_struct),
@@ -399,7 +399,9 @@ tp_status tp_config_read_fields(tp_config *config, json_t *root, const tp_config
     if (status != TP_OK) {
         return status;
     }
-    warn_of_nothing(config, text);
+    if (config->dynamic_on || json_object_get(root, "dynamic_on") == NULL) {
+        warn_of_nothing(config, text); /* else it waits until it is switched on */
+    }
     if (config->forward_only && config->backward_only) {
         tp_log(TP_LOG_WARNING,
                "%s: forward_only and backward_only exclude each other: no activations are recorded",

@@ -186,6 +186,13 @@ static tp_status write_alerts(tp_follower *follower, uint64_t step, const tp_rec
     return sink->write_alerts(follower->private, step, alerts, count, names, error);
 }
 
+static void take_options(tp_follower *follower, const tp_sink_options *options)
+{
+    follower->options = *options;
+    memcpy(follower->ops, options->ops, options->op_count * sizeof options->ops[0]);
+    follower->options.ops = follower->ops;
+}
+
 tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink_options *options,
                            tp_error *error)
 {
@@ -195,9 +202,7 @@ tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink
         return tp_fail(error, TP_ERR_NOMEM, "no memory for a follower");
     }
     follower->sink = sink;
-    follower->options = *options;
-    memcpy(follower->ops, options->ops, options->op_count * sizeof options->ops[0]);
-    follower->options.ops = follower->ops;
+    take_options(follower, options);
     snprintf(name, sizeof name, "%s.cursor", sink->name);
     tp_status status = tp_path_join(follower->folder, options->directory, "followers");
     if (status == TP_OK) {
@@ -359,6 +364,36 @@ tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_erro
     }
     fall_behind(follower, status, where);
     return status;
+}
+
+static bool has_options(const tp_follower *follower, const tp_sink_options *options)
+{
+    const tp_sink_options *own = &follower->options;
+    return own->ndigits == options->ndigits && own->op_count == options->op_count &&
+           memcmp(own->ops, options->ops, own->op_count * sizeof *own->ops) == 0;
+}
+
+void tp_follower_configure(tp_follower *follower, const tp_sink_options *options)
+{
+    tp_sink_options next = *options;
+    tp_error error;
+    /* Files that are cut otherwise would overlap. */
+    next.steps_per_file = follower->options.steps_per_file;
+    if (has_options(follower, options)) {
+        return;
+    }
+    tp_status status = follower->behind ? tp_follower_catch_up(follower, NEVER, &error) : TP_OK;
+    if (status == TP_OK) {
+        status = store_cursor(follower, &error);
+    }
+    close_sink(follower);
+    take_options(follower, &next);
+    if (status == TP_OK) {
+        status = open_sink(follower, &error);
+    }
+    if (status != TP_OK && follower->retry_at != NEVER) {
+        fall_behind(follower, status, &error);
+    }
 }
 
 bool tp_follower_is_behind(const tp_follower *follower)

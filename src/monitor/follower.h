@@ -23,6 +23,10 @@ void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_re
  * there is more to do. */
 tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_error *error);
 
+/* What is written from now on has these columns and decimals. What the journal has already, and the
+ * sink not yet, is written first if that can be done now. */
+void tp_follower_configure(tp_follower *follower, const tp_sink_options *options);
+
 bool tp_follower_is_behind(const tp_follower *follower);
 
 /* Steps written since open, and bytes. */

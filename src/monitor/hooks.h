@@ -17,7 +17,8 @@ bool tp_monitor_is_active(const tp_monitor *monitor);
  * module_ranks)? Else a frontend records nothing, and the step's end makes no batch of it. */
 bool tp_monitor_is_collecting(const tp_monitor *monitor);
 
-/* No step from now on will be wanted: collect_times of them have been, or it isn't this rank. */
+/* No step from now on will be wanted: collect_times of them have been, it isn't this rank, or the
+ * monitor pauses. */
 bool tp_monitor_is_done(const tp_monitor *monitor);
 
 /* A slot of the open step, as tp_step_reserve gives it, and that step, for tp_step_fill. Any
@@ -27,12 +28,28 @@ tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, tp_step **step)
 
 tp_registry *tp_monitor_registry(tp_monitor *monitor);
 
-/* Valid until close. */
+/* The one in force. Valid until close, also when another one has come. */
 const tp_config *tp_monitor_config(const tp_monitor *monitor);
+
+/* Collects nothing from now on; a step that holds records already is completed. */
+void tp_monitor_pause(tp_monitor *monitor);
+
+/* Collects from now on, as a new monitor would whose start_step is the open step. */
+void tp_monitor_resume(tp_monitor *monitor);
+
+/* Reads another configuration, from path, or from text where path is NULL, for the open step and
+ * those that follow. When it is wrong the one in force stays. What it says of files and journal
+ * counts only while nothing has been written. Neither these three beside each other nor beside
+ * calls that record or end a step. */
+tp_status tp_monitor_configure(tp_monitor *monitor, const char *path, const char *text,
+                               tp_error *error);
 
 /* Adds own time and failures to the open step. Any thread. */
 void tp_monitor_add_hook_time(tp_monitor *monitor, uint64_t ns);
 void tp_monitor_count_error(tp_monitor *monitor);
+
+/* The number of the open step. */
+uint64_t tp_monitor_step_number(const tp_monitor *monitor);
 
 /* Numbers the open step and with it those that follow. TP_ERR_STATE when something has been
  * recorded in it already. Not beside calls that record. */

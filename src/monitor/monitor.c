@@ -11,14 +11,24 @@
 
 #define FIRST_CAPACITY 1024 /* records of a step before memory is asked for again */
 
-struct tp_monitor {
+/* Configurations that came later are in front. The earlier ones stay: the writer and hooks may
+ * still look at them. */
+typedef struct config_entry {
     tp_config config;
+    struct config_entry *earlier;
+} config_entry;
+
+struct tp_monitor {
+    config_entry *configs; /* the first is the one in force */
+    bool watch_defaults;
     tp_registry *registry;
     tp_writer *writer;
     pthread_mutex_t step_lock; /* held while a slot is reserved, and while steps change places */
     tp_step *step;             /* the open one; NULL: there was no memory for it */
     uint64_t step_number;
+    uint64_t first_step;    /* steps are chosen from this one on */
     uint64_t collected;     /* steps that have been recorded, as the configuration counts them */
+    bool paused;            /* no step is wanted */
     atomic_bool collecting; /* the open step is one that the configuration wants */
     tp_run_info run;
     int32_t pp_stage;
@@ -77,15 +87,31 @@ void tp_monitor_defaults(tp_monitor_options *options)
     options->pp_stage = -1;
 }
 
-static tp_status read_config(tp_monitor *monitor, const tp_monitor_options *options,
+/* Puts the configuration in the file at path, or in text, in front of the others. */
+static tp_status read_config(tp_monitor *monitor, const char *path, const char *text,
                              tp_error *error)
 {
-    tp_config_defaults(&monitor->config, options->watch_defaults != 0);
-    if (options->config_path != NULL) {
-        return tp_config_read(&monitor->config, options->config_path, error);
+    config_entry *entry = tp_calloc(1, sizeof *entry);
+    if (entry == NULL) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for a configuration");
     }
-    const char *text = options->config_text != NULL ? options->config_text : "{}";
-    return tp_config_parse(&monitor->config, text, strlen(text), "configuration", error);
+    tp_config_defaults(&entry->config, monitor->watch_defaults);
+    const char *given = text != NULL ? text : "{}";
+    tp_status status = path != NULL ? tp_config_read(&entry->config, path, error)
+                                    : tp_config_parse(&entry->config, given, strlen(given),
+                                                      "configuration", error);
+    if (status != TP_OK) {
+        tp_free(entry); /* the configuration has freed itself */
+        return status;
+    }
+    entry->earlier = monitor->configs;
+    monitor->configs = entry;
+    return TP_OK;
+}
+
+static const tp_config *config_of(const tp_monitor *monitor)
+{
+    return &monitor->configs->config;
 }
 
 static tp_status name_run(tp_monitor *monitor, const tp_monitor_options *options, tp_error *error)
@@ -114,13 +140,18 @@ static void free_monitor(tp_monitor *monitor)
     tp_step_free(monitor->step);
     pthread_mutex_destroy(&monitor->step_lock);
     tp_registry_free(monitor->registry);
-    tp_config_free(&monitor->config);
+    while (monitor->configs != NULL) {
+        config_entry *entry = monitor->configs;
+        monitor->configs = entry->earlier;
+        tp_config_free(&entry->config);
+        tp_free(entry);
+    }
     tp_free(monitor);
 }
 
 static bool is_watched_rank(const tp_monitor *monitor)
 {
-    const tp_config *config = &monitor->config;
+    const tp_config *config = config_of(monitor);
     for (uint32_t i = 0; i < config->module_rank_count; i++) {
         if (config->module_ranks[i] == monitor->run.rank) {
             return true;
@@ -131,9 +162,8 @@ static bool is_watched_rank(const tp_monitor *monitor)
 
 static bool is_wanted_step(const tp_monitor *monitor)
 {
-    const tp_config *config = &monitor->config;
-    return monitor->step_number >= config->start_step &&
-           (monitor->step_number - config->start_step) % config->step_interval == 0 &&
+    return monitor->step_number >= monitor->first_step &&
+           (monitor->step_number - monitor->first_step) % config_of(monitor)->step_interval == 0 &&
            !tp_monitor_is_done(monitor);
 }
 
@@ -163,11 +193,13 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
     if (monitor == NULL) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
     }
-    tp_status status = read_config(monitor, options, error);
+    monitor->watch_defaults = options->watch_defaults != 0;
+    tp_status status = read_config(monitor, options->config_path, options->config_text, error);
     if (status != TP_OK) {
-        tp_free(monitor); /* the configuration has freed itself */
+        tp_free(monitor);
         return status;
     }
+    monitor->first_step = config_of(monitor)->start_step;
     pthread_once(&fork_once, watch_forks);
     pthread_mutex_init(&monitor->step_lock, NULL);
     monitor->generation = atomic_load(&generation);
@@ -184,7 +216,7 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
     }
     if (status == TP_OK) {
         const tp_writer_options writer = {monitor->base,     monitor->directory, monitor->run,
-                                          monitor->pp_stage, &monitor->config,   monitor->registry};
+                                          monitor->pp_stage, config_of(monitor), monitor->registry};
         status = tp_writer_open(&monitor->writer, &writer, error);
     }
     if (status != TP_OK) {
@@ -226,7 +258,8 @@ bool tp_monitor_is_collecting(const tp_monitor *monitor)
 
 bool tp_monitor_is_done(const tp_monitor *monitor)
 {
-    return monitor->collected >= monitor->config.collect_times || !is_watched_rank(monitor);
+    return monitor->paused || monitor->collected >= config_of(monitor)->collect_times ||
+           !is_watched_rank(monitor);
 }
 
 tp_registry *tp_monitor_registry(tp_monitor *monitor)
@@ -236,7 +269,7 @@ tp_registry *tp_monitor_registry(tp_monitor *monitor)
 
 const tp_config *tp_monitor_config(const tp_monitor *monitor)
 {
-    return &monitor->config;
+    return config_of(monitor);
 }
 
 void tp_monitor_add_hook_time(tp_monitor *monitor, uint64_t ns)
@@ -298,7 +331,7 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
         return TP_OK;
     }
     const uint64_t start = tp_clock_monotonic();
-    tp_status status = tp_stats_compute(tensor, monitor->config.eps, &stats);
+    tp_status status = tp_stats_compute(tensor, config_of(monitor)->eps, &stats);
     if (status == TP_OK) {
         status = tp_registry_add_shape(monitor->registry, tensor->ndim, tensor->shape, &shape);
     }
@@ -356,6 +389,11 @@ static tp_status end_step(tp_monitor *monitor, uint32_t flags)
     return TP_OK;
 }
 
+uint64_t tp_monitor_step_number(const tp_monitor *monitor)
+{
+    return monitor->step_number;
+}
+
 tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step)
 {
     tp_status status = TP_ERR_STATE;
@@ -369,6 +407,40 @@ tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step)
         status = TP_OK;
     }
     pthread_mutex_unlock(&monitor->step_lock);
+    return status;
+}
+
+/* Whether the open step is wanted, anew; one that holds records stays so. */
+static void choose_again(tp_monitor *monitor)
+{
+    pthread_mutex_lock(&monitor->step_lock);
+    if (monitor->step != NULL && tp_step_count(monitor->step) == 0) {
+        atomic_store(&monitor->collecting, is_wanted_step(monitor));
+    }
+    pthread_mutex_unlock(&monitor->step_lock);
+}
+
+void tp_monitor_pause(tp_monitor *monitor)
+{
+    monitor->paused = true;
+    choose_again(monitor);
+}
+
+void tp_monitor_resume(tp_monitor *monitor)
+{
+    monitor->paused = false;
+    monitor->collected = 0;
+    monitor->first_step = monitor->step_number;
+    choose_again(monitor);
+}
+
+tp_status tp_monitor_configure(tp_monitor *monitor, const char *path, const char *text,
+                               tp_error *error)
+{
+    tp_status status = read_config(monitor, path, text, error);
+    if (status == TP_OK) {
+        tp_writer_configure(monitor->writer, config_of(monitor));
+    }
     return status;
 }
 

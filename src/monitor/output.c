@@ -31,9 +31,8 @@ struct tp_output {
     atomic_ullong alert_count, bytes_journal, bytes_followers[FOLLOWERS], followed_steps;
 };
 
-static tp_status make_rules(tp_output *output)
+static tp_status make_rules(tp_rules **out, const tp_config *config, const tp_registry *registry)
 {
-    const tp_config *config = output->options.config;
     tp_rule_options rules[TP_MAX_RULES];
     for (uint32_t i = 0; i < config->rule_count; i++) {
         const tp_rule_config *rule = &config->rules[i];
@@ -41,8 +40,7 @@ static tp_status make_rules(tp_output *output)
                                      rule->factor ? TP_TURBULENCE_FACTOR : TP_TURBULENCE_RELATIVE,
                                      rule->threshold, rule->min_samples};
     }
-    return tp_rules_new(&output->rules, rules, config->rule_count, config->ops, config->op_count,
-                        output->options.registry);
+    return tp_rules_new(out, rules, config->rule_count, config->ops, config->op_count, registry);
 }
 
 tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
@@ -53,7 +51,7 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
     }
     output->options = *options;
     output->lock_fd = -1;
-    tp_status status = make_rules(output);
+    tp_status status = make_rules(&output->rules, options->config, options->registry);
     if (status != TP_OK) {
         tp_free(output);
         return status;
@@ -74,10 +72,10 @@ static bool is_wanted(const tp_config *config, uint32_t follower)
     }
 }
 
-static tp_status open_follower(tp_output *output, uint32_t follower, tp_error *error)
+static tp_sink_options sink_options(const tp_output *output)
 {
     const tp_config *config = output->options.config;
-    const tp_sink_options options = {
+    return (tp_sink_options){
         .directory = output->options.directory,
         .rank = output->options.run.rank,
         .op_count = config->op_count,
@@ -85,6 +83,11 @@ static tp_status open_follower(tp_output *output, uint32_t follower, tp_error *e
         .ndigits = config->ndigits,
         .steps_per_file = config->step_count_per_record,
     };
+}
+
+static tp_status open_follower(tp_output *output, uint32_t follower, tp_error *error)
+{
+    const tp_sink_options options = sink_options(output);
     return tp_follower_open(&output->followers[follower], sinks[follower], &options, error);
 }
 
@@ -107,6 +110,42 @@ static tp_status open_directory(tp_output *output, tp_error *error)
                                  options->registry, options->config->segment_bytes, error);
     }
     return status;
+}
+
+/* Are there others than those that this configuration wants? */
+static bool has_other_files(const tp_output *output, const tp_config *config)
+{
+    bool other = false;
+    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+        other |= is_wanted(config, i) != (output->followers[i] != NULL);
+    }
+    return other;
+}
+
+void tp_output_configure(tp_output *output, const tp_config *config)
+{
+    tp_rules *rules = NULL;
+    if (config == output->options.config) {
+        return;
+    }
+    if (output->journal != NULL && has_other_files(output, config)) {
+        tp_log(TP_LOG_WARNING,
+               "%s keeps the files that it has: format and alert.dump count from the beginning",
+               output->options.directory);
+    }
+    output->options.config = config;
+    if (make_rules(&rules, config, output->options.registry) == TP_OK) {
+        tp_rules_free(output->rules);
+        output->rules = rules;
+    } else {
+        tp_log(TP_LOG_WARNING, "no memory for other rules: the earlier ones stay");
+    }
+    const tp_sink_options options = sink_options(output);
+    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+        if (output->followers[i] != NULL) {
+            tp_follower_configure(output->followers[i], &options);
+        }
+    }
 }
 
 static void check_rules(tp_output *output, const tp_batch *batch)

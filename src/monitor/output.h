@@ -9,6 +9,10 @@ typedef struct tp_output tp_output;
 
 tp_status tp_output_new(tp_output **out, const tp_writer_options *options);
 
+/* The steps that follow are written as this configuration says: its rules, ops and ndigits, and as
+ * long as nothing has been written its files and journal, too. */
+void tp_output_configure(tp_output *output, const tp_config *config);
+
 /* Appends the step to the journal, then the alerts that it raises, which the console shows too.
  * Makes the directory first if need be. A failed call can be repeated with the same step. */
 tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *error);

@@ -25,6 +25,7 @@
 /* What waits for the writer: a step, or what is left of one that was given up. */
 typedef struct entry {
     tp_step *step; /* NULL: gap */
+    const tp_config *config;
     tp_batch gap;
     uint64_t bytes;
 } entry;
@@ -222,6 +223,7 @@ static void *run_writer(void *argument)
     entry e;
     while (next_entry(writer, &e)) {
         tp_batch batch;
+        tp_output_configure(writer->output, e.config);
         bool journaled = journal_until_done(writer, &e, &batch);
         if (journaled) {
             mark_journaled(writer);
@@ -372,7 +374,9 @@ void tp_writer_submit(tp_writer *writer, tp_step *step, uint64_t *waited_ns)
     }
     if (room) {
         entry *e = &writer->queue[(writer->first + writer->count) % writer->capacity];
-        *e = (entry){.step = too_much ? NULL : step, .bytes = too_much ? 0 : bytes};
+        *e = (entry){.step = too_much ? NULL : step,
+                     .config = writer->options.config,
+                     .bytes = too_much ? 0 : bytes};
         if (too_much) {
             e->gap = *tp_step_header(step);
             e->gap.flags |= TP_BATCH_GAP;
@@ -386,6 +390,13 @@ void tp_writer_submit(tp_writer *writer, tp_step *step, uint64_t *waited_ns)
     tp_step *surplus = room && !too_much ? NULL : keep_spare(writer, step);
     pthread_mutex_unlock(&writer->lock);
     tp_step_abandon(surplus);
+}
+
+void tp_writer_configure(tp_writer *writer, const tp_config *config)
+{
+    pthread_mutex_lock(&writer->lock);
+    writer->options.config = config;
+    pthread_mutex_unlock(&writer->lock);
 }
 
 tp_step *tp_writer_take_spare(tp_writer *writer)

@@ -27,6 +27,10 @@ tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_e
  * what waits is within the budget. *waited_ns: how long. */
 void tp_writer_submit(tp_writer *writer, tp_step *step, uint64_t *waited_ns);
 
+/* Steps that are submitted from now on are written as this configuration says, which must live as
+ * long as the writer. */
+void tp_writer_configure(tp_writer *writer, const tp_config *config);
+
 /* A step that has been written and can be begun again; NULL when there is none. */
 tp_step *tp_writer_take_spare(tp_writer *writer);
 

@@ -1,5 +1,6 @@
-/* CSV files as msprobe 8.1.0 names and lays them out: <kind>_<first>-<last>.csv, one row a
- * record. */
+/* CSV files as msprobe 8.1.0 names and lays them out: <kind>_<first>-<last>.csv, one row a record.
+ * A file never changes its columns: when others are asked for in the middle of a window, they go
+ * into <kind>_<first>-<last>_part_<n>.csv. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 
 #define KINDS (TP_MG_DIRECTION + 1) /* indexed by quantity; 0 is not used */
 #define CURSOR_START                                                                               \
-    (4 + 4 + 8 + 8 + 8) /* then the size of each kind's file: of those there were */
+    (4 + 4 + 8 + 8 + 8 + 8 + 8) /* then the size of each kind's file: of those there were */
 #define CURSOR_SIZE (CURSOR_START + 8 * (size_t)(KINDS - 1))
 #define NO_WINDOW UINT64_MAX
 
@@ -26,10 +27,12 @@ typedef struct csv_file {
 
 typedef struct csv {
     tp_sink_options options;
-    uint64_t window;   /* its first step; NO_WINDOW: none yet */
-    uint64_t frontier; /* the latest window ever written */
-    bool keep;         /* what lies in this window's files stays */
-    uint32_t columns;  /* checksum of the columns, so that a file never changes them */
+    uint64_t window;        /* its first step; NO_WINDOW: none yet */
+    uint64_t frontier;      /* the latest window ever written */
+    bool keep;              /* what lies in this window's files stays */
+    uint32_t columns;       /* checksum of the columns, so that a file never changes them */
+    uint64_t part;          /* how often they have changed */
+    uint64_t last_in_parts; /* the latest window that had files with other columns by then */
     uint64_t bytes;
     csv_file files[KINDS];
     tp_blocks prefixes; /* "<vpp>,<name>," of (key, call) */
@@ -156,8 +159,12 @@ static const char *file_name(uint32_t quantity)
 static tp_status file_path(const csv *sink, uint32_t kind, char path[TP_PATH_MAX], tp_error *error)
 {
     uint64_t last = sink->window + (sink->options.steps_per_file - 1);
-    int length = snprintf(path, TP_PATH_MAX, "%s/%s_%" PRIu64 "-%" PRIu64 ".csv",
-                          sink->options.directory, file_name(kind), sink->window, last);
+    char part[32] = "";
+    if (sink->part > 0 && sink->window <= sink->last_in_parts) {
+        snprintf(part, sizeof part, "_part_%" PRIu64, sink->part);
+    }
+    int length = snprintf(path, TP_PATH_MAX, "%s/%s_%" PRIu64 "-%" PRIu64 "%s.csv",
+                          sink->options.directory, file_name(kind), sink->window, last, part);
     if (length < 0 || length >= TP_PATH_MAX) {
         return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %s", sink->options.directory);
     }
@@ -286,14 +293,17 @@ static tp_status csv_open(void *private, const tp_sink_options *options, const u
     if (tp_get_u64(cursor + 8) != options->steps_per_file) {
         return TP_OK; /* other names of files from here on */
     }
-    if (tp_get_u32(cursor) != sink->columns) {
-        return tp_fail(error, TP_ERR_ARGUMENT,
-                       "ops are not those of the csv files in %s: configure another directory",
-                       options->directory);
-    }
     sink->keep = tp_get_u32(cursor + 4) != 0;
     sink->window = tp_get_u64(cursor + 16);
     sink->frontier = tp_get_u64(cursor + 24);
+    sink->part = tp_get_u64(cursor + 32);
+    sink->last_in_parts = tp_get_u64(cursor + 40);
+    if (tp_get_u32(cursor) != sink->columns && sink->window != NO_WINDOW) {
+        sink->part++;
+        sink->last_in_parts = sink->frontier;
+        sink->keep = false;
+        return TP_OK;
+    }
     for (uint32_t kind = 1; CURSOR_START + 8 * (size_t)kind <= cursor_size; kind++) {
         uint64_t size = tp_get_u64(cursor + CURSOR_START + 8 * (size_t)(kind - 1));
         tp_status status = size > 0 ? resume_file(sink, kind, size, error) : TP_OK;
@@ -312,6 +322,8 @@ static void csv_cursor(const void *private, tp_buf *out)
     tp_buf_put_u64(out, sink->options.steps_per_file);
     tp_buf_put_u64(out, sink->window);
     tp_buf_put_u64(out, sink->frontier);
+    tp_buf_put_u64(out, sink->part);
+    tp_buf_put_u64(out, sink->last_in_parts);
     for (uint32_t kind = 1; kind < KINDS; kind++) {
         tp_buf_put_u64(out, sink->files[kind].size);
     }

@@ -235,13 +235,10 @@ static void test_unknown_series_are_left_out(void **state)
 static void test_wrong_cursors_are_refused(void **state)
 {
     static const uint32_t ops[] = {TP_OP_NORM};
-    static const uint32_t other_ops[] = {TP_OP_MAX};
     const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard};
     fixture *f = *state;
     const tp_sink_options options = {f->directory, 3, 1, ops, 0, 1};
-    const tp_sink_options other = {f->directory, 3, 1, other_ops, 0, 1};
     uint8_t bytes[2000] = {0};
-    tp_buf cursor = TP_BUF_INIT;
     for (size_t i = 0; i < 2; i++) {
         void *private = tp_calloc(1, sinks[i]->private_size);
         assert_int_equal(sinks[i]->open(private, &options, bytes, sizeof bytes, NULL),
@@ -249,16 +246,45 @@ static void test_wrong_cursors_are_refused(void **state)
         sinks[i]->close(private);
         tp_free(private);
     }
+}
+
+/* Writes the batch as this step with the one column; the cursor is carried on. */
+static void write_with(fixture *f, uint32_t op, uint64_t step, tp_buf *cursor)
+{
+    const tp_sink_options options = {f->directory, 3, 1, &op, 0, 5};
     void *private = tp_calloc(1, tp_sink_csv.private_size);
-    assert_int_equal(tp_sink_csv.open(private, &options, NULL, 0, NULL), TP_OK);
+    f->batch.step = step;
+    assert_int_equal(tp_sink_csv.open(private, &options, cursor->data, cursor->size, NULL), TP_OK);
     assert_int_equal(tp_sink_csv.write(private, &f->batch, &f->names, NULL), TP_OK);
-    tp_sink_csv.cursor(private, &cursor);
-    tp_sink_csv.close(private);
-    memset(private, 0, tp_sink_csv.private_size);
-    assert_int_equal(tp_sink_csv.open(private, &other, cursor.data, cursor.size, NULL),
-                     TP_ERR_ARGUMENT); /* rows of other columns would be mixed in */
+    tp_buf_clear(cursor);
+    tp_sink_csv.cursor(private, cursor);
     tp_sink_csv.close(private);
     tp_free(private);
+}
+
+static void test_other_columns_go_into_another_file(void **state)
+{
+    fixture *f = *state;
+    tp_buf cursor = TP_BUF_INIT;
+    f->records[1].key = 9; /* which has no name: one row is enough */
+    write_with(f, TP_OP_MAX, 3, &cursor);
+    write_with(f, TP_OP_MIN, 4, &cursor);
+    write_with(f, TP_OP_MIN, 6, &cursor); /* the next window */
+    write_with(f, TP_OP_MAX, 7, &cursor);
+    write_with(f, TP_OP_MAX, 2, &cursor); /* back to the first one, where part 1 has the minimum */
+    write_with(f, TP_OP_MAX, 8, &cursor);
+    write_with(f, TP_OP_MAX, 11, &cursor);
+#define HEADER "vpp_stage,name,step,micro_step,"
+    assert_string_equal(read_text(f, "actv_0-4.csv"), HEADER "max\n2,fc.input_1#1,3,4,-0.5\n");
+    assert_string_equal(read_text(f, "actv_0-4_part_1.csv"),
+                        HEADER "min\n2,fc.input_1#1,4,4,nan\n");
+    assert_string_equal(read_text(f, "actv_5-9.csv"), HEADER "min\n2,fc.input_1#1,6,4,nan\n");
+    assert_string_equal(read_text(f, "actv_5-9_part_2.csv"),
+                        HEADER "max\n2,fc.input_1#1,7,4,-0.5\n2,fc.input_1#1,8,4,-0.5\n");
+    assert_string_equal(read_text(f, "actv_0-4_part_2.csv"),
+                        HEADER "max\n2,fc.input_1#1,2,4,-0.5\n");
+    assert_string_equal(read_text(f, "actv_10-14.csv"), HEADER "max\n2,fc.input_1#1,11,4,-0.5\n");
+#undef HEADER
     tp_buf_free(&cursor);
 }
 
@@ -270,6 +296,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_every_request_for_memory_may_fail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_unknown_series_are_left_out, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_wrong_cursors_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_other_columns_go_into_another_file, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
