@@ -50,6 +50,7 @@ typedef struct core_state {
     PyObject *add, *get_num_threads;
     PyObject *queue_callback;
     PyObject *disable_torch_function; /* a context manager's type */
+    PyObject *torch_stats; /* tensorprobe._torch_stats.compute; NULL until it is needed */
     struct {
         PyTypeObject *type;
         enum type_kind kind;

@@ -286,6 +286,7 @@ static int for_each_reference(core_state *state, int (*visit)(PyObject **place, 
         &state->queue_callback,
         &state->disable_torch_function,
         &state->get_num_threads,
+        &state->torch_stats,
     };
     int result = 0;
     for (size_t i = 0; result == 0 && i < sizeof(places) / sizeof(places[0]); i++) {

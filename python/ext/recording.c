@@ -72,6 +72,44 @@ static tp_status compute(monitor_object *monitor, const tensor_view *view, tp_st
                                       : tp_stats_compute_with(&view->data, &options, stats);
 }
 
+/* The same by torch operations, wherever the tensor is. False: an error is set. */
+static bool compute_by_torch(monitor_object *monitor, const tensor_view *view, tp_stats *stats)
+{
+    core_state *state = monitor->state;
+    const double eps = monitor->config->eps;
+    if (state->torch_stats == NULL) {
+        PyObject *module = PyImport_ImportModule("tensorprobe._torch_stats");
+        state->torch_stats = module == NULL ? NULL : PyObject_GetAttrString(module, "compute");
+        Py_XDECREF(module);
+        if (state->torch_stats == NULL) {
+            return false;
+        }
+    }
+    PyObject *tensor = Py_NewRef(view->tensor);
+    monitor->users++;
+    PyObject *fields = PyObject_CallFunction(state->torch_stats, "Od", tensor, eps);
+    monitor->users--;
+    Py_DECREF(tensor);
+    unsigned long long counts[7];
+    long long exp = 0;
+    const bool ok =
+        fields != NULL &&
+        PyArg_ParseTuple(fields, "KKKKKKdddddKddddL", &counts[0], &counts[1], &counts[2],
+                         &counts[3], &counts[4], &counts[5], &stats->min, &stats->max,
+                         &stats->finite_min, &stats->finite_max, &stats->abs_max, &counts[6],
+                         &stats->sum, &stats->sum_abs, &stats->sum_sq, &stats->m2, &exp);
+    Py_XDECREF(fields);
+    stats->count = counts[0];
+    stats->nan = counts[1];
+    stats->pos_inf = counts[2];
+    stats->neg_inf = counts[3];
+    stats->zeros = counts[4];
+    stats->subnormal = counts[5];
+    stats->abs_max_index = counts[6];
+    stats->sq_exp = exp;
+    return ok;
+}
+
 int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
                  reading *out)
 {
@@ -82,9 +120,10 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
     if (!monitor_is_active(monitor)) {
         return READ_NOTHING; /* another thread closed the monitor while the last tensor was read */
     }
-    if (view->why != NULL) {
+    if (view->why != NULL && !view->on_device) {
         return monitor_unreadable(monitor, view, name) ? READ_NOTHING : READ_FAILED;
     }
+    const bool by_torch = view->on_device || monitor->config->device_path == TP_DEVICE_PATH_TORCH;
 
     int64_t version = -1;
     if (remember) {
@@ -95,7 +134,7 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
             return READ_OK;
         }
     }
-    const int negative = is_negative_view(monitor->state, view->tensor);
+    const int negative = by_torch ? 0 : is_negative_view(monitor->state, view->tensor);
     if (negative < 0) {
         return READ_FAILED;
     }
@@ -105,10 +144,16 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
         return monitor_unreadable(monitor, &reported, name) ? READ_NOTHING : READ_FAILED;
     }
 
-    const tp_status status = compute(monitor, view, &out->stats);
-    if (status != TP_OK) {
-        PyErr_Format(PyExc_RuntimeError, "%s: %s", name, tp_status_name(status));
-        return READ_FAILED;
+    if (by_torch) {
+        if (!compute_by_torch(monitor, view, &out->stats)) {
+            return READ_FAILED;
+        }
+    } else {
+        const tp_status status = compute(monitor, view, &out->stats);
+        if (status != TP_OK) {
+            PyErr_Format(PyExc_RuntimeError, "%s: %s", name, tp_status_name(status));
+            return READ_FAILED;
+        }
     }
     if (!monitor_is_active(monitor)) {
         return READ_NOTHING; /* another thread began to close the monitor */

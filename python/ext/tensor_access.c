@@ -173,14 +173,15 @@ static bool fill_view(core_state *state, PyObject *tensor, tensor_view *view, bo
     view->data.shape = dl.shape;
     view->data.strides = dl.strides;
     view->data.data = dl.data == NULL ? NULL : (const char *)dl.data + dl.byte_offset;
-    if (!host_can_read(dl.device.type)) {
-        view->why = "it is on a device";
-    } else if (view->data.dtype == TP_DTYPE_NONE || (view->data.dtype > TP_BF16 && !all)) {
+    if (view->data.dtype == TP_DTYPE_NONE || (view->data.dtype > TP_BF16 && !all)) {
         view->why = "its dtype is not supported";
     } else if (dl.ndim > TP_MAX_DIMS) {
         view->why = "it has too many dimensions";
     } else if (dl.data == NULL && !is_empty(&dl)) {
         view->why = "its memory has been freed";
+    } else if (!host_can_read(dl.device.type)) {
+        view->why = "it is on a device";
+        view->on_device = true;
     }
     return true;
 }

@@ -13,6 +13,7 @@ typedef struct tensor_view {
     PyObject *capsule; /* owned; NULL on the fast path */
     PyObject *guard;   /* owned; the entered context manager, NULL: none was needed */
     const char *why;   /* NULL: data can be read; else why not, static */
+    bool on_device;    /* why says so, and nothing else is in the way: torch can read it there */
     tp_tensor data;    /* shape and strides are borrowed from the tensor */
 } tensor_view;
 

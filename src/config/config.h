@@ -13,6 +13,9 @@
 #define TP_FORMAT_TENSORBOARD 2u
 #define TP_FORMAT_API 4u /* nothing on disk but the journal */
 
+#define TP_DEVICE_PATH_NATIVE 0u /* the kernels, where they can read the tensor */
+#define TP_DEVICE_PATH_TORCH 1u  /* torch operations, for every tensor */
+
 #define TP_MAX_RULES 8
 
 typedef struct tp_rule_config {
@@ -65,6 +68,7 @@ typedef struct tp_config {
     bool input_grad_tensor; /* "input_grad": "tensor": a tensor's total gradient, not this module's
                                share */
     bool strict;            /* errors of the monitor end the training */
+    uint32_t device_path;   /* TP_DEVICE_PATH_… */
     uint32_t *module_ranks; /* the ranks that are watched; module_rank_count 0: all of them */
     uint32_t module_rank_count;
     uint64_t start_step;    /* a step s is collected when s >= start_step, */

@@ -121,6 +121,7 @@ static const tp_config_members journal_members = {journal_fields, LENGTH(journal
 
 static const char *const format_words[] = {"tensorboard", "csv", "api", "database", NULL};
 static const char *const input_grad_words[] = {"module", "tensor", NULL};
+static const char *const device_path_words[] = {"native", "torch", NULL};
 
 /* Entries without an offset take the whole configuration. */
 static const tp_config_field root_fields[] = {
@@ -227,6 +228,13 @@ static const tp_config_field root_fields[] = {
      AT(eps),
      .fallback = "1e-8",
      .does = "`zeros` is the share of elements with |x| < eps"},
+    {.name = "device_path",
+     .read = tp_config_read_word,
+     AT(device_path),
+     .choices = device_path_words,
+     .fallback = "\"native\"",
+     .does = "how statistics are computed: by the kernels, in place, and by torch operations for "
+             "tensors on devices; or by torch operations for all"},
     {.name = "format",
      .read = tp_config_read_format,
      AT(formats),

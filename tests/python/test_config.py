@@ -21,7 +21,7 @@ GOOD = [
     {"module_ranks": [0, 1, 2], "start_step": 5, "step_interval": 10, "collect_times": 1e8},
     {"module_ranks": "0,1"},
     {"module_ranks": ""},
-    {"format": "csv", "ops": ["norm", "dtype"], "ndigits": 12, "eps": 1},
+    {"format": "csv", "ops": ["norm", "dtype"], "ndigits": 12, "eps": 1, "device_path": "torch"},
     {"format": ["csv", "tensorboard"], "ops": [], "eps": 1e-8},
     {"cc_distribution": {"enable": True, "cc_codeline": ["a"], "cc_pre_hook": False}},
     {"alert": {"rules": [{"rule_name": "AnomalyTurbulence", "args": {"threshold": 1}}]}},

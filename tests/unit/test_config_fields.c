@@ -17,6 +17,7 @@ static void test_trainer_mon_defaults(void **state)
     assert_false(c.xy_distribution || c.all_xy || c.forward_only || c.backward_only);
     assert_false(c.wg_distribution || c.param_distribution || c.mv_distribution);
     assert_false(c.input_grad_tensor || c.strict);
+    assert_int_equal(c.device_path, TP_DEVICE_PATH_NATIVE);
     assert_int_equal(c.op_count, 1);
     assert_int_equal(c.ops[0], TP_OP_NORM);
     assert_true(c.eps == 1e-8);
@@ -180,13 +181,15 @@ static void test_plain_fields(void **state)
     tp_config c = read_good(
         "{\"wg_distribution\": true, \"param_distribution\": true, \"mv_distribution\": true,"
         "\"forward_only\": true, \"strict\": true, \"input_grad\": \"tensor\", \"eps\": 0,"
-        "\"ndigits\": 20, \"step_count_per_record\": 7, \"format\": [\"csv\", \"tensorboard\"],"
+        "\"device_path\": \"torch\", \"ndigits\": 20, \"step_count_per_record\": 7, \"format\": "
+        "[\"csv\", \"tensorboard\"],"
         "\"ops\": [\"max\", \"dtype\", \"max\", \"id\"],"
         "\"journal\": {\"segment_bytes\": 4096, \"budget_bytes\": 1, \"wait_ms\": 0}}",
         false);
     assert_true(c.wg_distribution && c.param_distribution && c.mv_distribution);
     assert_true(c.forward_only && c.strict && c.input_grad_tensor);
     assert_true(c.eps == 0);
+    assert_int_equal(c.device_path, TP_DEVICE_PATH_TORCH);
     assert_int_equal(c.ndigits, 20);
     assert_int_equal(c.step_count_per_record, 7);
     assert_int_equal(c.formats, TP_FORMAT_CSV | TP_FORMAT_TENSORBOARD);
