@@ -81,30 +81,65 @@ static void read_tensor(void *context)
     }
 }
 
+/* What a small tensor needs: most tensors of a model are small, and of the time that they take,
+ * reading them is the lesser part. */
+typedef struct small_reading {
+    const tp_kernel *kernel;
+    const tp_tensor *tensor;
+    size_t count;
+    double eps;
+    tp_stats *out;
+} small_reading;
+
+static void read_small(void *context)
+{
+    const small_reading *job = context;
+    tp_pass pass;
+    tp_pass_open(&pass, job->tensor->dtype, job->kernel, job->eps);
+    tp_pass_whole(&pass, job->tensor->data, job->count, job->out);
+}
+
+static tp_status read_any(const tp_tensor *tensor, const tp_stats_options *options,
+                          const tp_kernel *kernel, int isa, tp_stats *out)
+{
+    reading job;
+    const tp_status status = tp_walk_open(&job.walk, tensor);
+    if (status == TP_OK) {
+        job.kernel = kernel;
+        job.loops = tp_loops_with(isa);
+        job.tensor = tensor;
+        job.options = options;
+        job.out = out;
+        tp_in_default_environment(read_tensor, &job);
+    }
+    return status;
+}
+
+/* With the kernel's name, unless `name` is NULL. */
 static tp_status compute(const tp_tensor *tensor, const tp_stats_options *options, int isa,
                          tp_stats *out, const char **name)
 {
     if (tensor == NULL || options == NULL || out == NULL || !tp_extras_are_valid(options)) {
         return TP_ERR_ARGUMENT;
     }
-    const tp_kernel *kernel = tp_kernel_with(isa, tensor->dtype);
+    const uint32_t dtype = tensor->dtype;
+    const tp_kernel *kernel = tp_kernel_with(isa, dtype);
     if (kernel == NULL) {
         return TP_ERR_UNSUPPORTED;
     }
-    reading job = {.kernel = kernel,
-                   .loops = tp_loops_with(isa),
-                   .tensor = tensor,
-                   .options = options,
-                   .out = out};
-    const tp_status status = tp_walk_open(&job.walk, tensor);
-    if (status == TP_OK) {
-        tp_in_default_environment(read_tensor, &job);
-        const tp_byte_type *bytes = name != NULL ? tp_byte_type_of(tensor->dtype) : NULL;
-        if (name != NULL) {
-            *name = bytes != NULL ? bytes->name : kernel->name;
-        }
+    if (name != NULL) {
+        const tp_byte_type *bytes = tp_byte_type_of(dtype);
+        *name = bytes != NULL ? bytes->name : kernel->name;
     }
-    return status;
+    const bool plain = dtype <= TP_BF16 && options->bins == NULL && options->exponents == NULL &&
+                       options->hash == NULL;
+    const size_t count = plain ? tp_walk_plain(tensor, TP_BLOCK) : 0;
+    if (count == 0) {
+        return read_any(tensor, options, kernel, isa, out);
+    }
+    small_reading job = {kernel, tensor, count, options->eps, out};
+    tp_in_default_environment(read_small, &job);
+    return TP_OK;
 }
 
 tp_status tp_stats_compute_isa(const tp_tensor *tensor, const tp_stats_options *options, int isa,
@@ -116,9 +151,14 @@ tp_status tp_stats_compute_isa(const tp_tensor *tensor, const tp_stats_options *
 
 int tp_stats_isa_in_use(void)
 {
-    int isa = tp_cpu_isa();
-    while (isa > TP_ISA_SCALAR && tp_kernel_with(isa, TP_F32) == NULL) {
-        isa--;
+    static atomic_int found = -1;
+    int isa = atomic_load_explicit(&found, memory_order_relaxed);
+    if (isa < 0) {
+        isa = tp_cpu_isa();
+        while (isa > TP_ISA_SCALAR && tp_kernel_with(isa, TP_F32) == NULL) {
+            isa--;
+        }
+        atomic_store_explicit(&found, isa, memory_order_relaxed);
     }
     return isa;
 }

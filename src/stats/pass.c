@@ -66,19 +66,18 @@ void tp_pass_see(tp_pass *pass, const tp_block *block)
     seen->max = block->max > seen->max ? block->max : seen->max;
 }
 
-static bool add_block(tp_pass *pass, const void *data, size_t n)
+static tp_part read_block(const tp_pass *pass, const void *data, size_t n, tp_block *block)
 {
     const tp_kernel *kernel = pass->kernel;
-    tp_block block;
-    kernel->clean(data, n, &pass->bounds, &block);
-    if (!(block.sum_sq < INFINITY) || (pass->halves && is_extreme(finite_abs_max(&block)))) {
-        kernel->masked(data, n, &pass->bounds, 1.0, &block);
+    kernel->clean(data, n, &pass->bounds, block);
+    if (!(block->sum_sq < INFINITY) || (pass->halves && is_extreme(finite_abs_max(block)))) {
+        kernel->masked(data, n, &pass->bounds, 1.0, block);
     }
-    const uint64_t finite = n - block.nan - block.pos_inf - block.neg_inf;
+    const uint64_t finite = n - block->nan - block->pos_inf - block->neg_inf;
     double scale = 1.0;
     int64_t exp = 0;
     if (pass->wide && finite > 0) {
-        const double largest = finite_abs_max(&block);
+        const double largest = finite_abs_max(block);
         if (largest > LARGEST_UNSCALED) {
             scale = 0x1p-600;
             exp = SCALE_EXP;
@@ -87,21 +86,28 @@ static bool add_block(tp_pass *pass, const void *data, size_t n)
             exp = -SCALE_EXP;
         }
         if (exp != 0) {
-            kernel->masked(data, n, &pass->bounds, scale, &block);
+            kernel->masked(data, n, &pass->bounds, scale, block);
         }
     }
 
     tp_part part = {.n = finite, .exp = exp};
     if (finite > 0) {
-        part.sum = block.sum;
-        part.sum_abs = block.sum_abs;
-        part.sum_sq = block.sum_sq;
-        part.m2 = block_m2(pass, data, n, scale, &block, finite);
+        part.sum = block->sum;
+        part.sum_abs = block->sum_abs;
+        part.sum_sq = block->sum_sq;
+        part.m2 = block_m2(pass, data, n, scale, block, finite);
     }
+    return part;
+}
+
+static bool add_block(tp_pass *pass, const void *data, size_t n)
+{
+    tp_block block;
+    const tp_part part = read_block(pass, data, n, &block);
     tp_tree_add(&pass->tree, &part, 0);
 
     tp_pass_see(pass, &block);
-    const double largest = block_abs_max(&block, finite);
+    const double largest = block_abs_max(&block, part.n);
     const bool larger = largest > pass->abs_max;
     pass->abs_max = larger ? largest : pass->abs_max;
     return larger;
@@ -153,15 +159,9 @@ double tp_unscaled(double x, int64_t exp)
     return exp == 0 ? x : ldexp(x, (int)exp);
 }
 
-void tp_pass_finish(tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *out)
+/* total: of what the pass has taken. */
+static void tell(const tp_pass *pass, tp_part total, uint64_t count, uint64_t weight, tp_stats *out)
 {
-    tp_part total;
-    if (pass->bytes != NULL) {
-        tp_bytes_derive(pass->bytes, &pass->counts, pass->bounds.eps, &pass->seen, &total,
-                        &pass->abs_max);
-    } else {
-        total = tp_tree_total(&pass->tree);
-    }
     const tp_block *seen = &pass->seen;
     const double times = (double)weight;
     const double quiet_nan = (double)NAN;
@@ -192,12 +192,42 @@ void tp_pass_finish(tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *ou
     out->max = seen->pos_inf > 0 ? INFINITY : seen->max;
 }
 
+void tp_pass_finish(tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *out)
+{
+    tp_part total;
+    if (pass->bytes != NULL) {
+        tp_bytes_derive(pass->bytes, &pass->counts, pass->bounds.eps, &pass->seen, &total,
+                        &pass->abs_max);
+    } else {
+        total = tp_tree_total(&pass->tree);
+    }
+    tell(pass, total, count, weight, out);
+}
+
+void tp_pass_whole(tp_pass *pass, const void *data, size_t n, tp_stats *out)
+{
+    const tp_part part = read_block(pass, data, n, &pass->seen);
+    pass->abs_max = block_abs_max(&pass->seen, part.n);
+    tell(pass, part, n, 1, out);
+    if (pass->abs_max >= 0.0) {
+        out->abs_max_index = pass->kernel->find(data, n, pass->abs_max);
+    }
+}
+
 /* The smallest float that is not less than eps: |x| < eps says the same with it for every float x.
  * FLT_MAX < eps becomes infinity, which no finite float reaches either. */
 static double float_bound(double eps)
 {
     const float near = (float)eps;
-    return (double)near < eps ? (double)nextafterf(near, INFINITY) : (double)near;
+    if ((double)near >= eps) {
+        return (double)near;
+    }
+    uint32_t bits; /* of a float that is not negative: those of the next one are larger by 1 */
+    memcpy(&bits, &near, sizeof(bits));
+    bits++;
+    float next;
+    memcpy(&next, &bits, sizeof(next));
+    return (double)next;
 }
 
 static tp_bounds bounds_of(uint32_t dtype, double eps)
@@ -226,9 +256,10 @@ void tp_pass_restart(tp_pass *pass)
 void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps)
 {
     pass->dtype = dtype;
-    pass->bytes = tp_byte_type_of(dtype);
+    const bool has_kernel = dtype <= TP_BF16;
+    pass->bytes = has_kernel ? NULL : tp_byte_type_of(dtype);
     pass->per = pass->bytes != NULL ? pass->bytes->per_byte : 1;
-    pass->convert = tp_convert_of(dtype);
+    pass->convert = has_kernel ? NULL : tp_convert_of(dtype);
     pass->kernel = kernel;
     pass->bounds = bounds_of(dtype, eps);
     pass->halves = dtype == TP_F16 || dtype == TP_BF16;

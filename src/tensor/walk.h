@@ -42,6 +42,11 @@ tp_status tp_walk_open(tp_walk *walk, const tp_tensor *tensor);
 tp_status tp_walk_open_pair(tp_walk *first, const tp_tensor *a, tp_walk *second,
                             const tp_tensor *b);
 
+/* How many elements a tensor has that lie side by side in row-major order; 0 when they don't, when
+ * there are more than `most` (below 2^31), none, or when tp_walk_open would refuse the shape or the
+ * data. Quick. */
+size_t tp_walk_plain(const tp_tensor *tensor, size_t most);
+
 /* The next n elements (n <= walk->left), contiguous: in the tensor itself where they are, else
  * copied to buffer, which has room for them. */
 const void *tp_walk_next(tp_walk *walk, size_t n, void *buffer);
