@@ -29,6 +29,9 @@ typedef struct tp_byte_counts {
     unsigned best; /* index in `falling` of the largest magnitude so far */
 } tp_byte_counts;
 
+/* From this many bytes on they are counted in pairs, faster; it pays to bring more at a time. */
+#define TP_BYTES_PAIRED (512U << 10)
+
 /* n below 2^32. True when these bytes hold a larger magnitude than all before them. */
 bool tp_bytes_add(const tp_byte_type *type, tp_byte_counts *counts, const void *data, size_t n);
 

@@ -32,7 +32,7 @@ static uint64_t abs_max_index(const tp_pass *pass, tp_walk *walk, const tp_tenso
                               uint64_t from, tp_pass_space *space)
 {
     tp_walk_seek(walk, from);
-    const size_t n = tp_pass_piece(pass, walk->left);
+    const size_t n = tp_pass_piece(pass, walk, walk->left);
     const size_t element = tp_pass_find(pass, tp_pass_next(pass, walk, n, space, NULL), n);
     return tp_walk_index(walk, tensor, from + element / pass->per) * pass->per +
            element % pass->per;
@@ -71,7 +71,7 @@ static void read_tensor(void *context)
     tp_extras extras;
     tp_extras_open(&extras, job->options, job->loops, tensor, walk);
     const unsigned threads = threads_of(job->options);
-    const uint64_t abs_max_from = threads > 1 && tp_split_is_worth(walk, job->options)
+    const uint64_t abs_max_from = threads > 1 && tp_split_is_worth(&pass, walk, job->options)
                                       ? tp_split_read(threads, &extras, &pass, walk)
                                       : tp_extras_read(&extras, &pass, walk, walk->left, &space, 0);
     tp_pass_finish(&pass, walk->count, walk->weight, job->out);

@@ -135,7 +135,7 @@ uint64_t tp_extras_read(tp_extras *extras, tp_pass *pass, tp_walk *walk, uint64_
     tp_hash *hash = extras->hashes ? &extras->hash : NULL;
     for (uint64_t left = n; left > 0;) {
         const uint64_t position = walk->count - walk->left;
-        const size_t part = tp_pass_piece(pass, left);
+        const size_t part = tp_pass_piece(pass, walk, left);
         const void *data = tp_pass_next(pass, walk, part, space, hash);
         before = tp_pass_add(pass, data, part) ? position : before;
         if (pass->bytes == NULL) {

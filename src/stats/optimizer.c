@@ -126,7 +126,7 @@ static uint64_t abs_max_index(adam_job *job, int which, uint64_t from)
     tp_walk *walk = &job->moments[0].walk;
     tp_walk_seek(walk, from);
     tp_walk_seek(&job->moments[1].walk, from);
-    const size_t n = tp_pass_piece(&job->pass[which], walk->left);
+    const size_t n = tp_pass_piece(&job->pass[which], walk, walk->left);
     calculate(job, n);
     const size_t element = tp_pass_find(&job->pass[which], job->block[which], n);
     return tp_walk_index(walk, job->exp_avg, from + element);
@@ -161,7 +161,7 @@ static void read_moments(void *context)
     }
     while (walk->left > 0) {
         const uint64_t position = walk->count - walk->left;
-        const size_t n = tp_pass_piece(&job->pass[0], walk->left);
+        const size_t n = tp_pass_piece(&job->pass[0], walk, walk->left);
         calculate(job, n);
         for (int k = 0; k < 2; k++) {
             if (tp_pass_add(&job->pass[k], job->block[k], n)) {

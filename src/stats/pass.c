@@ -119,10 +119,20 @@ bool tp_pass_add(tp_pass *pass, const void *data, size_t n)
                                : add_block(pass, data, n);
 }
 
-size_t tp_pass_piece(const tp_pass *pass, uint64_t left)
+/* Bytes that are counted together where they lie side by side: enough to make little of what each
+ * such piece costs besides. */
+#define LARGE_PIECE (UINT64_C(64) << 20)
+
+size_t tp_pass_piece(const tp_pass *pass, const tp_walk *walk, uint64_t left)
 {
-    const size_t most = pass->bytes != NULL ? TP_PASS_BUFFER : TP_BLOCK;
-    return left < most ? (size_t)left : most;
+    uint64_t most = pass->bytes != NULL ? TP_PASS_BUFFER : TP_BLOCK;
+    if (pass->bytes != NULL && pass->per == 1) {
+        const uint64_t run = tp_walk_run(walk);
+        if (run >= TP_BYTES_PAIRED) {
+            most = run < LARGE_PIECE ? run : LARGE_PIECE;
+        }
+    }
+    return left < most ? (size_t)left : (size_t)most;
 }
 
 const void *tp_pass_next(const tp_pass *pass, tp_walk *walk, size_t n, tp_pass_space *space,

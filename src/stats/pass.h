@@ -43,11 +43,11 @@ typedef struct tp_pass_space {
     double converted[TP_BLOCK];
 } tp_pass_space;
 
-/* How many of the positions that are left tp_pass_add takes at a time. */
-size_t tp_pass_piece(const tp_pass *pass, uint64_t left);
+/* How many of the next `left` positions tp_pass_add takes at a time. */
+size_t tp_pass_piece(const tp_pass *pass, const tp_walk *walk, uint64_t left);
 
-/* The next n positions of a traversal (at most TP_BLOCK, or TP_PASS_BUFFER bytes that are counted)
- * as tp_pass_add wants them; the hash, unless it is NULL, takes them as they are. */
+/* The next n positions of a traversal (what tp_pass_piece says, or fewer) as tp_pass_add wants
+ * them; the hash, unless it is NULL, takes them as they are. */
 const void *tp_pass_next(const tp_pass *pass, tp_walk *walk, size_t n, tp_pass_space *space,
                          tp_hash *hash);
 

@@ -6,7 +6,8 @@
 #include "base/pool.h"
 #include "stats/environment.h"
 
-#define LEAST_LEVEL 4 /* blocks of a share: 2^4, more in large tensors */
+#define LEAST_LEVEL 4       /* blocks of a share: 2^4, more in large tensors */
+#define LEAST_LEVEL_BYTES 8 /* as many where bytes are counted in pairs */
 #define MOST_SHARES 128
 #define MOST_BINS 1024
 
@@ -43,10 +44,15 @@ typedef struct reader {
     tp_pass_space space;
 } reader;
 
-bool tp_split_is_worth(const tp_walk *walk, const tp_stats_options *options)
+static int level_of(const tp_pass *pass)
+{
+    return pass->bytes != NULL ? LEAST_LEVEL_BYTES : LEAST_LEVEL;
+}
+
+bool tp_split_is_worth(const tp_pass *pass, const tp_walk *walk, const tp_stats_options *options)
 {
     return walk->count * walk->element >= TP_SPLIT_BYTES &&
-           walk->count > ((uint64_t)TP_BLOCK << LEAST_LEVEL) &&
+           walk->count > ((uint64_t)TP_BLOCK << level_of(pass)) &&
            (options->bins == NULL || options->bin_count <= MOST_BINS);
 }
 
@@ -137,7 +143,7 @@ static double magnitude_of(const tp_pass *pass, const share *of)
 
 uint64_t tp_split_read(unsigned threads, tp_extras *extras, tp_pass *pass, const tp_walk *walk)
 {
-    split job = {.walk = walk, .pass = pass, .extras = extras, .level = LEAST_LEVEL};
+    split job = {.walk = walk, .pass = pass, .extras = extras, .level = level_of(pass)};
     while (walk->count > ((uint64_t)TP_BLOCK << job.level) * MOST_SHARES) {
         job.level++;
     }

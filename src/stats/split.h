@@ -10,7 +10,7 @@
 
 /* Is it worth it, and possible? Not for small tensors, nor for histograms of many bins, which every
  * thread would need for itself. */
-bool tp_split_is_worth(const tp_walk *walk, const tp_stats_options *options);
+bool tp_split_is_worth(const tp_pass *pass, const tp_walk *walk, const tp_stats_options *options);
 
 /* Reads the whole traversal. The walk, the pass and the extras have just been opened; pass and
  * extras are then as if they had read it. Returns the position of a piece that holds the first

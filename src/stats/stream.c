@@ -53,7 +53,7 @@ static void take_walk(tp_stats_stream *stream, tp_walk *walk)
 {
     tp_pass_space space;
     while (walk->left > 0) {
-        const size_t n = tp_pass_piece(&stream->pass, walk->left);
+        const size_t n = tp_pass_piece(&stream->pass, walk, walk->left);
         if (stream->pass.bytes != NULL || (stream->filled == 0 && n == TP_BLOCK)) {
             take(stream, tp_pass_next(&stream->pass, walk, n, &space, NULL), n);
             continue;

@@ -253,6 +253,12 @@ const void *tp_walk_next(tp_walk *walk, size_t n, void *buffer)
     return buffer;
 }
 
+uint64_t tp_walk_run(const tp_walk *walk)
+{
+    const tp_walk_loop *inner = &walk->loop[walk->loops - 1];
+    return inner->stride == 1 ? inner->size - inner->at : 1;
+}
+
 void tp_walk_seek(tp_walk *walk, uint64_t position)
 {
     walk->left = walk->count - position;

@@ -51,6 +51,9 @@ size_t tp_walk_plain(const tp_tensor *tensor, size_t most);
  * copied to buffer, which has room for them. */
 const void *tp_walk_next(tp_walk *walk, size_t n, void *buffer);
 
+/* How many of the next elements lie side by side in memory. */
+uint64_t tp_walk_run(const tp_walk *walk);
+
 /* Continues at this position (0 <= position < count) of the traversal. */
 void tp_walk_seek(tp_walk *walk, uint64_t position);
 

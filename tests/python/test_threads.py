@@ -79,3 +79,17 @@ def test_values_of_several_threads(dtype: torch.dtype) -> None:
     assert found["std"] == pytest.approx(float(wide.std()), rel=5e-7)
     bins = torch.histc(x.float(), 40, -90.0, 90.0)
     assert found["histogram"] == [int(n) for n in bins]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_bytes_that_are_counted_in_pairs(threads: int) -> None:
+    generator = torch.Generator().manual_seed(20261130)
+    x = torch.randint(-128, 128, (5_000_003,), dtype=torch.int8, generator=generator)
+    x = torch.minimum(x, torch.randint(-128, 128, x.shape, dtype=torch.int8, generator=generator))
+    x[:4_000_000].clamp_(-100, 100)
+    for part in (x, x[1:], x[:600_001]):
+        found = tensorprobe.compute_stats(part, threads=threads, histogram=(256, -128.0, 128.0))
+        counts = np.bincount(part.numpy().astype(np.int64) + 128, minlength=256)
+        assert found["histogram"] == counts.tolist()
+        assert found["sum"] == int(part.sum())
+        assert found["abs_max_index"] == int(part.int().abs().argmax())
