@@ -132,8 +132,8 @@ static void count_many(uint64_t of[256], const uint8_t *from, size_t n)
 }
 
 /* A core writes one line of its cache in a cycle, so that bytes can't be counted faster than one in
- * a cycle; pairs of them can. The counters of all pairs fill 256 KiB: they are lent to one call at a
- * time, and one that finds none does without. */
+ * a cycle; pairs of them can. The counters of all pairs fill 256 KiB: each is lent to one call at
+ * a time, and one that finds none does without. */
 #define PAIRS 65536
 #define LOANS 4
 #define AHEAD 1024 /* bytes between a load and the prefetch made with it */
