@@ -107,6 +107,8 @@ static void print_quantities(const tp_config *config)
     reads += print_recorded("parameters before and after the optimizer's step",
                             config->param_distribution, 2);
     reads += print_recorded("the optimizer's moments", config->mv_distribution, 2);
+    reads += print_recorded("Adam's update and ratio", config->ur_distribution, 2);
+    reads += print_recorded("agreement of gradients and moments", config->mg_direction, 2);
     if (!xy && reads == 0) {
         puts("  nothing");
         return;

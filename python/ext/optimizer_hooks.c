@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "adam_hooks.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "input_edges.h"
@@ -10,7 +11,8 @@
 #include "scaler_hooks.h"
 
 static const uint32_t quantities[SERIES] = {TP_GRAD_UNREDUCED, TP_GRAD_REDUCED, TP_EXP_AVG,
-                                            TP_EXP_AVG_SQ,     TP_PARAM_ORIGIN, TP_PARAM_UPDATED};
+                                            TP_EXP_AVG_SQ,     TP_PARAM_ORIGIN, TP_PARAM_UPDATED,
+                                            TP_ADAM_UPDATE,    TP_ADAM_RATIO,   TP_MG_DIRECTION};
 
 static void free_parameters(watched *parameters, uint32_t count)
 {
@@ -29,6 +31,7 @@ static void hook_dealloc(PyObject *self)
     Py_XDECREF(hook->members);
     Py_XDECREF(hook->optimizer);
     Py_XDECREF(hook->inv_scale);
+    Py_XDECREF(hook->rows);
     Py_XDECREF((PyObject *)hook->monitor);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
@@ -116,6 +119,20 @@ PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_
     return (PyObject *)hook;
 }
 
+bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const reading *values,
+                                int series)
+{
+    bool ok = true;
+    for (watched *row = entry; ok && row != NULL;) {
+        site *place = &row->series[series];
+        const tp_key key = {row->name, NULL, row->vpp_stage, -1, quantities[series], TP_ROLE_NONE};
+        ok = site_define(hook->monitor, place, &key) &&
+             reading_record(hook->monitor, values, place, 0, 0);
+        row = row->next == 0 ? NULL : &hook->parameters[row->next];
+    }
+    return ok;
+}
+
 /* Reads the tensor once and records it under the series first … last of each of the parameter's
  * names. None is nothing. */
 static bool record(optimizer_hook *hook, watched *entry, PyObject *tensor, int first, int last)
@@ -129,13 +146,8 @@ static bool record(optimizer_hook *hook, watched *entry, PyObject *tensor, int f
     reading values;
     const int result = reading_take(monitor, &view, false, entry->name, &values);
     bool ok = result != READ_FAILED;
-    for (watched *row = entry; ok && result == READ_OK && row != NULL;) {
-        for (int i = first; ok && i <= last; i++) {
-            const tp_key key = {row->name, NULL, row->vpp_stage, -1, quantities[i], TP_ROLE_NONE};
-            ok = site_define(monitor, &row->series[i], &key) &&
-                 reading_record(monitor, &values, &row->series[i], 0, 0);
-        }
-        row = row->next == 0 ? NULL : &hook->parameters[row->next];
+    for (int i = first; ok && result == READ_OK && i <= last; i++) {
+        ok = optimizer_hook_record_rows(hook, entry, &values, i);
     }
     tensor_view_close(&view);
     return ok;
@@ -170,19 +182,46 @@ static bool record_gradient(optimizer_hook *hook, watched *entry)
     return ok;
 }
 
-/* states: optimizer.state, which makes an entry when it is asked for one with []. */
-static bool record_moments(optimizer_hook *hook, watched *entry, PyObject *states)
+/* What the optimizer's state is wanted for. */
+typedef struct state_use {
+    bool moments;
+    bool update;
+    bool direction;
+} state_use;
+
+static bool record_moments(optimizer_hook *hook, watched *entry, PyObject *own)
 {
     const core_state *state = hook->monitor->state;
-    PyObject *own = PyDict_GetItemWithError(states, entry->parameter);
-    if (own == NULL || !PyDict_Check(own)) {
-        return !PyErr_Occurred();
-    }
     PyObject *exp_avg = PyDict_GetItemWithError(own, state->name_exp_avg);
     PyObject *exp_avg_sq = PyDict_GetItemWithError(own, state->name_exp_avg_sq);
     return !PyErr_Occurred() &&
            (exp_avg == NULL || record(hook, entry, exp_avg, EXP_AVG, EXP_AVG)) &&
            (exp_avg_sq == NULL || record(hook, entry, exp_avg_sq, EXP_AVG_SQ, EXP_AVG_SQ));
+}
+
+static bool record_direction(optimizer_hook *hook, watched *entry, PyObject *own)
+{
+    PyObject *grad = gradient_of(hook, entry->parameter);
+    const bool ok = grad != NULL && adam_record_direction(hook, entry, own, grad);
+    Py_XDECREF(grad);
+    return ok;
+}
+
+/* states: optimizer.state, which makes an entry when it is asked for one with []. */
+static bool record_state(optimizer_hook *hook, watched *entry, PyObject *states, state_use use)
+{
+    PyObject *own = PyDict_GetItemWithError(states, entry->parameter);
+    if (own == NULL || !PyDict_Check(own)) {
+        return !PyErr_Occurred();
+    }
+    Py_INCREF(own); /* while a tensor is read, another thread may change what holds it */
+    const bool ok =
+        (!use.moments || record_moments(hook, entry, own)) &&
+        (!use.update || !monitor_is_active(hook->monitor) ||
+         adam_record_update(hook, entry, own)) &&
+        (!use.direction || !monitor_is_active(hook->monitor) || record_direction(hook, entry, own));
+    Py_DECREF(own);
+    return ok;
 }
 
 /* Does the row count? Each parameter once, and not one that is frozen now. 1, 0, or -1 with an
@@ -209,14 +248,17 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
     /* Copied: another thread may close the monitor while a tensor is read. */
     const bool parameters = hook->monitor->config->param_distribution;
     gradients = gradients && hook->monitor->config->wg_distribution;
-    bool moments = hook->monitor->config->mv_distribution;
+    state_use use = {hook->monitor->config->mv_distribution, hook->monitor->config->ur_distribution,
+                     hook->monitor->config->mg_direction && !hook->stale_gradient};
     PyObject *states = PyObject_GetAttr(optimizer, hook->monitor->state->name_state);
     if (states == NULL) {
         return false;
     }
-    moments = moments && PyDict_Check(states);
-    bool ok = true;
+    if (!PyDict_Check(states)) {
+        use = (state_use){false, false, false};
+    }
     hook->busy++;
+    bool ok = !use.update || adam_begin(hook, optimizer);
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         watched *entry = &hook->parameters[i];
         const int trained = is_trained(hook, entry);
@@ -225,7 +267,7 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
             continue;
         }
         ok = (!gradients || record_gradient(hook, entry)) &&
-             (!moments || record_moments(hook, entry, states)) &&
+             record_state(hook, entry, states, use) &&
              (!parameters || record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
     }
     hook->busy--;
@@ -315,7 +357,8 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
     const int own = optimizer_hook_owns(hook, args[0]);
     bool ok = own == 0;
     if (own > 0) {
-        const bool gradients = !hook->gradients_taken && !has_closure(args, count);
+        hook->stale_gradient = has_closure(args, count);
+        const bool gradients = !hook->gradients_taken && !hook->stale_gradient;
         ok = scaler_note_fused(hook, args[0]) &&
              optimizer_hook_take_before(hook, args[0], gradients);
         Py_CLEAR(hook->inv_scale);
@@ -357,7 +400,9 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_
     const uint64_t begin = tp_clock_monotonic();
     const bool late = monitor->collecting && monitor->config->wg_distribution &&
                       !hook->gradients_taken && has_closure(args, count);
-    return optimizer_hook_finish(hook, !late || optimizer_hook_take_gradients(hook), begin);
+    const bool ok = (!late || optimizer_hook_take_gradients(hook)) &&
+                    (!monitor->collecting || adam_check(hook, args[0]));
+    return optimizer_hook_finish(hook, ok, begin);
 }
 
 /* gradients(): what they are now; nothing is recorded. */
@@ -400,6 +445,7 @@ static PyObject *hook_watch(PyObject *self, PyObject *rows)
     }
     hook->parameters = NULL;
     hook->count = 0;
+    Py_CLEAR(hook->rows);
     const bool taken = take_parameters(hook, rows);
     free_parameters(earlier, count);
     return taken ? Py_NewRef(Py_None) : NULL;

@@ -12,8 +12,19 @@ enum {
     EXP_AVG_SQ,
     ORIGIN,
     UPDATED,
+    ADAM_UPDATE,
+    ADAM_RATIO,
+    DIRECTION,
     SERIES,
 };
+
+/* Of the parameter group that a parameter is in; NaN where it has no such thing. */
+typedef struct adam_group {
+    double beta1;
+    double beta2;
+    double eps;
+    double step; /* of the whole group: some optimizers count so */
+} adam_group;
 
 typedef struct watched {
     PyObject *parameter; /* owned, as the optimizer owns it */
@@ -21,6 +32,7 @@ typedef struct watched {
     bool is_alias;       /* such a row */
     char *name;
     int32_t vpp_stage;
+    adam_group group;
     site series[SERIES];
 } watched;
 
@@ -41,6 +53,9 @@ typedef struct optimizer_hook {
     uint32_t busy; /* calls that look at the parameters: they may work with the GIL released */
     uint32_t count;
     watched *parameters;
+    PyObject *rows;      /* owned dict, or NULL: for adam_hooks.c */
+    bool checked;        /* that the optimizer keeps moments, if they are to be recorded */
+    bool stale_gradient; /* what is there before the step is the step before's */
 } optimizer_hook;
 
 /* monitor.optimizer_hook(parameters, main_grad, members, ends_step) */
@@ -49,6 +64,11 @@ PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_
 /* Is it the optimizer whose hooks these are? With the global hooks that is the first one seen that
  * has parameters of the model, as long as it lives. 1, 0, or -1 with an error set. */
 int optimizer_hook_owns(optimizer_hook *hook, PyObject *optimizer);
+
+/* Records the values under this series of each of the parameter's names. False: an error is set. */
+struct reading;
+bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const struct reading *values,
+                                int series);
 
 /* The gradients as they are now; and with the moments and parameters, as they are before a step.
  * False: an error is set. */

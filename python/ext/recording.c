@@ -4,8 +4,6 @@
 
 #include "stats/split.h"
 
-#define RELEASE_GIL_BYTES (UINT64_C(4) << 20) /* below, releasing costs more than it gives */
-
 /* In memory the sign of such a view is wrong. Only views made by conj().imag and the like. */
 static int is_negative_view(core_state *state, PyObject *tensor)
 {
@@ -114,6 +112,7 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
                  reading *out)
 {
     out->entry = NULL;
+    out->histogram = NULL;
     out->dtype = view->data.dtype;
     out->ndim = view->data.ndim;
     out->shape = view->data.shape;
@@ -209,6 +208,9 @@ bool reading_record(monitor_object *monitor, const reading *values, site *place,
     slot->dtype = values->dtype;
     slot->shape = place->shape;
     slot->u.stats = values->stats;
+    if (values->histogram != NULL) {
+        tp_step_add_histogram(step, slot, values->histogram); /* without it the record is good */
+    }
     tp_step_fill(step, slot);
     return true;
 }

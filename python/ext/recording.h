@@ -9,9 +9,12 @@ typedef struct reading {
     tp_stats stats;
     uint32_t dtype;
     uint32_t ndim;
-    const int64_t *shape; /* the tensor's own */
-    memo_entry *entry;    /* NULL: not remembered */
+    const int64_t *shape;              /* the tensor's own */
+    memo_entry *entry;                 /* NULL: not remembered */
+    const tp_stats_options *histogram; /* has the bins; NULL: there is none */
 } reading;
+
+#define RELEASE_GIL_BYTES (UINT64_C(4) << 20) /* below, releasing costs more than it gives */
 
 #define READ_OK 0
 #define READ_NOTHING 1 /* can't be read (counted and warned of), or not open any more */

@@ -241,9 +241,8 @@ class Session:
     def _rows(self) -> list[list[Row]]:
         """What each optimizer reads: its own parameters, the last one those of nobody, too."""
         config = self._config
-        wanted = (
-            config["wg_distribution"] or config["mv_distribution"] or config["param_distribution"]
-        )
+        switches = ("wg", "mv", "param", "ur")
+        wanted = any(config[f"{one}_distribution"] for one in switches) or config["mg_direction"]
         rows: list[Row] = []
         if wanted and self._selected:
             rows = [(p.name, p.parameter, p.vpp_stage) for p in self._selection.parameters()]

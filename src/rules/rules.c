@@ -195,6 +195,10 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
         if (record->state != TP_SLOT_DONE || record->kind != TP_RECORD_STATS) {
             continue;
         }
+        const tp_key *key = tp_registry_key(rules->registry, record->key);
+        if (key != NULL && key->quantity == TP_ADAM_RATIO) {
+            continue; /* 0 / 0 wherever nothing has happened yet; the moments tell what is wrong */
+        }
         status = find_place(rules, n, record, &number);
         if (status != TP_OK) {
             break;
@@ -203,7 +207,6 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
         for (uint32_t i = 0; i < rules->op_count; i++) {
             values[i] = tp_stats_op(&record->u.stats, rules->ops[i]);
         }
-        const tp_key *key = tp_registry_key(rules->registry, record->key);
         const bool scalar = key != NULL && key->quantity == TP_SCALAR;
         for (uint32_t r = 0; r < rules->rule_count; r++) {
             const tp_judgement judgement = {&rules->rules[r], &record->u.stats, rules->ops, values,

@@ -83,6 +83,46 @@ static void put_value(tp_buf *out, char *tag, double value, bool announce)
     put_packed(out, &summary.base);
 }
 
+/* As torch's SummaryWriter writes one; of the elements that are in its bins. */
+static void put_histogram(tp_buf *out, char *tag, const tp_histogram *histogram, tp_buf *numbers)
+{
+    TpEvent__Histogram histo;
+    TpEvent__Value one;
+    TpEvent__Summary summary;
+    TpEvent__Value *values[] = {&one};
+    const uint32_t n = histogram->bin_count;
+    const double width = (histogram->high - histogram->low) / n;
+    tp_buf_clear(numbers);
+    double *limits = tp_buf_extend(numbers, 2 * (size_t)n * sizeof(*limits));
+    if (limits == NULL) {
+        out->failed = true;
+        return;
+    }
+    double *counts = limits + n;
+    tp_event__histogram__init(&histo);
+    for (uint32_t i = 0; i < n; i++) {
+        const double middle = histogram->low + width * (i + 0.5); /* the elements' own are lost */
+        limits[i] = i + 1 < n ? histogram->low + width * (i + 1) : histogram->high;
+        counts[i] = (double)histogram->bins[i];
+        histo.num += counts[i];
+        histo.sum += counts[i] * middle;
+        histo.sum_squares += counts[i] * middle * middle;
+    }
+    histo.min = histogram->low;
+    histo.max = histogram->high;
+    histo.n_bucket_limit = n;
+    histo.bucket_limit = limits;
+    histo.n_bucket = n;
+    histo.bucket = counts;
+    tp_event__value__init(&one);
+    tp_event__summary__init(&summary);
+    one.tag = tag;
+    one.histo = &histo;
+    summary.n_value = 1;
+    summary.value = values;
+    put_packed(out, &summary.base);
+}
+
 static uint32_t mask_crc(uint32_t crc)
 {
     return ((crc >> 15) | (crc << 17)) + UINT32_C(0xa282ead8);
@@ -153,8 +193,8 @@ static void append_values(tensorboard *sink, const uint8_t *block, size_t block_
     }
 }
 
-static tp_status put_record(tensorboard *sink, const tp_record *record, const tp_names *names,
-                            tp_error *error)
+static tp_status put_record(tensorboard *sink, const tp_batch *batch, const tp_record *record,
+                            const tp_names *names, tp_error *error)
 {
     uint32_t ndim = 0;
     const tp_key *key = names->key(names->source, record->key);
@@ -163,6 +203,12 @@ static tp_status put_record(tensorboard *sink, const tp_record *record, const tp
     }
     if (tp_quantity_name(key->quantity) == NULL) {
         return TP_OK; /* of a newer version: it has no tag */
+    }
+    tp_histogram histogram;
+    if (tp_batch_histogram(batch, record, &histogram) == TP_OK && histogram.bin_count > 0) {
+        char tag[TP_TAG_MAX];
+        tp_series_tag(key, record, sink->options.rank, tag);
+        put_histogram(&sink->summary, tag, &histogram, &sink->block);
     }
     const tp_series series = {record->key, record->call,
                               tp_has_micro_step(key->quantity) ? record->micro_step : 0};
@@ -227,7 +273,7 @@ static tp_status tensorboard_write(void *private, const tp_batch *batch, const t
     tp_buf_clear(&sink->frames);
     for (uint64_t i = 0; i < batch->count && status == TP_OK; i++) {
         if (batch->records[i].kind == TP_RECORD_STATS) {
-            status = put_record(sink, &batch->records[i], names, error);
+            status = put_record(sink, batch, &batch->records[i], names, error);
         }
     }
     if (status == TP_OK && sink->fd < 0) {

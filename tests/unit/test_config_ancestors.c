@@ -187,8 +187,6 @@ static void test_first_document(void **state)
     tp_config_free(&c);
     assert_string_equal(
         read_warnings(kj600_03),
-        "tensorprobe: warning: t.json:7:5: ur_distribution: this version does not act on it: no "
-        "update and no ratio is recorded\n"
         "tensorprobe: warning: t.json:11:5: cc_distribution: this version does not act on it: no "
         "collective is watched\n"
         "tensorprobe: warning: t.json:14:9: alert.inform: is the documentation's placeholder: "
@@ -243,7 +241,7 @@ static void test_documents_with_slips(void **state)
         read_warnings(msprobe_1_1_1_33),
         "tensorprobe: warning: t.json: nothing is switched on, so that nothing will be recorded; "
         "set one of these to true: xy_distribution, wg_distribution, param_distribution, "
-        "mv_distribution, print_struct\n"
+        "mv_distribution, mg_direction, ur_distribution, print_struct\n"
         "tensorprobe: warning: t.json:3:142: read the full-width ， as , (and 1 more slip)\n");
     tp_config c = read_good(msprobe_1_1_1_33, false);
     assert_int_equal(c.target_count, 3);
@@ -308,7 +306,7 @@ static void test_slips(void **state)
         const char *nothing = "tensorprobe: warning: t.json: nothing is switched on, so that "
                               "nothing will be recorded; set one of these to true: "
                               "xy_distribution, wg_distribution, param_distribution, "
-                              "mv_distribution, print_struct\n";
+                              "mv_distribution, mg_direction, ur_distribution, print_struct\n";
         char expected[512];
         snprintf(expected, sizeof expected, "%s%s%s%s", nothing,
                  cases[i].slip != NULL ? "tensorprobe: warning: t.json:" : "",

@@ -307,8 +307,6 @@ static void test_warnings(void **state)
             "\"stack_info\": true, \"params_effrank\": [\"a\"],\n"
             "\"alert\": {\"dump\": true,\n\"inform\": {\"connection_str\": \"sqlite://\"}},\n"
             "\"format\": \"database\", \"wg_distribution\": true}"),
-        "tensorprobe: warning: t.json:1:2: ur_distribution: this version does not act on it: no "
-        "update and no ratio is recorded\n"
         "tensorprobe: warning: t.json:2:1: monitor_mbs_grad: this version does not act on it: "
         "gradients are recorded once a step\n"
         "tensorprobe: warning: t.json:3:1: append_output: this version does not act on it: a new "
