@@ -116,10 +116,24 @@ static int32_t slot_of(const tensor_list *tensors, uint32_t number)
     return tensors->count == 1 ? -1 : (int32_t)number;
 }
 
-/* Records the tensors of one side. */
-static bool record_side(module_hook *hook, const frame *running, const tensor_list *tensors,
-                        uint32_t role)
+static bool record_number(module_hook *hook, const frame *running, PyObject *number, uint32_t role)
 {
+    reading values;
+    site *place = module_hook_site(hook, TP_ACTIVATION, role, -1);
+    return place != NULL && reading_of_number(hook->monitor, number, &values) &&
+           reading_record(hook->monitor, &values, place, running->micro_step, running->call);
+}
+
+/* Records the tensors of one side, or the number that its spec selects. sources: as
+ * side_collect takes them. */
+static bool record_side(module_hook *hook, const frame *running, enum side side,
+                        PyObject *const *sources, const tensor_list *tensors)
+{
+    const uint32_t role = side == SIDE_INPUT ? TP_ROLE_INPUT : TP_ROLE_OUTPUT;
+    PyObject *number = side_number(hook, side, sources);
+    if (number != NULL) {
+        return record_number(hook, running, number, role);
+    }
     for (uint32_t i = 0; i < tensors->count; i++) {
         reading values;
         const int result =
@@ -180,7 +194,7 @@ static bool take_inputs(module_hook *hook, frame *running, PyObject *const *args
     tensor_list inputs;
     bool ok = side_collect(hook, running->values ? SIDE_INPUT : SIDE_INPUT_GRAD, args, &inputs);
     if (ok && running->values) {
-        ok = record_side(hook, running, &inputs, TP_ROLE_INPUT) &&
+        ok = record_side(hook, running, SIDE_INPUT, args, &inputs) &&
              (!running->gradients || change_side(hook, SIDE_INPUT_GRAD, args, &inputs));
     }
     if (ok && running->gradients && monitor_is_active(hook->monitor)) {
@@ -244,7 +258,7 @@ static bool leave(module_hook *hook, const frame *running, PyObject *output)
     bool ok =
         side_collect(hook, running->values ? SIDE_OUTPUT : SIDE_OUTPUT_GRAD, &output, &outputs);
     if (ok && running->values) {
-        ok = record_side(hook, running, &outputs, TP_ROLE_OUTPUT) &&
+        ok = record_side(hook, running, SIDE_OUTPUT, &output, &outputs) &&
              (!running->gradients || change_side(hook, SIDE_OUTPUT_GRAD, &output, &outputs));
     }
     const bool gradients = ok && running->gradients && monitor_is_active(monitor);

@@ -163,6 +163,21 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
     return READ_OK;
 }
 
+bool reading_of_number(const monitor_object *monitor, PyObject *number, reading *out)
+{
+    const double value = PyFloat_AsDouble(number);
+    const tp_tensor tensor = {.data = &value, .dtype = TP_F64};
+    *out = (reading){.dtype = TP_F64};
+    if (value == -1.0 && PyErr_Occurred()) {
+        return false;
+    }
+    const tp_status status = tp_stats_compute(&tensor, monitor->config->eps, &out->stats);
+    if (status != TP_OK) {
+        PyErr_Format(PyExc_RuntimeError, "a number: %s", tp_status_name(status));
+    }
+    return status == TP_OK;
+}
+
 bool site_define(monitor_object *monitor, site *place, const tp_key *key)
 {
     if (!place->has_key) {

@@ -25,6 +25,9 @@ typedef struct reading {
 int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
                  reading *out);
 
+/* The same of a Python number, as a tensor without dimensions. False: an error is set. */
+bool reading_of_number(const monitor_object *monitor, PyObject *number, reading *out);
+
 /* The tensor's count of in-place changes; -1 when it has none (inference tensors). */
 int64_t reading_version(core_state *state, PyObject *tensor);
 

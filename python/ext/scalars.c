@@ -81,16 +81,8 @@ static bool record(monitor_object *monitor, PyObject *name, reading *values)
 
 static bool log_number(monitor_object *monitor, PyObject *name, PyObject *value)
 {
-    const double number = PyFloat_AsDouble(value);
-    const tp_tensor tensor = {.data = &number, .dtype = TP_F64};
-    reading values = {.dtype = TP_F64};
-    if (number == -1.0 && PyErr_Occurred()) {
-        return false;
-    }
-    if (tp_stats_compute(&tensor, monitor->config->eps, &values.stats) != TP_OK) {
-        return false;
-    }
-    return record(monitor, name, &values);
+    reading values;
+    return reading_of_number(monitor, value, &values) && record(monitor, name, &values);
 }
 
 static bool log_tensor(monitor_object *monitor, PyObject *name, PyObject *tensor)

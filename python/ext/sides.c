@@ -96,6 +96,16 @@ static bool warn_misfit(module_hook *hook, enum side side, PyObject *const *valu
     return !PyErr_Occurred();
 }
 
+/* What the side's spec selects, borrowed. NULL: it does not fit. */
+static PyObject *pick(const module_hook *hook, enum side side, PyObject *const *values)
+{
+    core_state *state = hook->monitor->state;
+    const tp_side_spec *spec = &hook->filter.specs[side];
+    return side == SIDE_INPUT || side == SIDE_INPUT_GRAD
+               ? pick_input(state, spec, values[0], values[1])
+               : pick_output(state, spec, values[0]);
+}
+
 bool side_collect(module_hook *hook, enum side side, PyObject *const *values, tensor_list *list)
 {
     core_state *state = hook->monitor->state;
@@ -106,9 +116,7 @@ bool side_collect(module_hook *hook, enum side side, PyObject *const *values, te
         ok = tensor_list_add(state, list, values[0]) &&
              (!input || tensor_list_add(state, list, values[1]));
     } else if (hook->filter.specs[side].given) {
-        const tp_side_spec *spec = &hook->filter.specs[side];
-        PyObject *picked = input ? pick_input(state, spec, values[0], values[1])
-                                 : pick_output(state, spec, values[0]);
+        PyObject *picked = pick(hook, side, values);
         if (picked != NULL) {
             ok = tensor_list_add(state, list, picked);
         } else if (!hook->filter.warned[side]) {
@@ -119,4 +127,10 @@ bool side_collect(module_hook *hook, enum side side, PyObject *const *values, te
         PyErr_NoMemory();
     }
     return ok;
+}
+
+PyObject *side_number(const module_hook *hook, enum side side, PyObject *const *values)
+{
+    PyObject *picked = hook->filter.specs[side].given ? pick(hook, side, values) : NULL;
+    return picked != NULL && (PyFloat_Check(picked) || PyLong_Check(picked)) ? picked : NULL;
 }
