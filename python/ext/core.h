@@ -64,6 +64,9 @@ int core_load_torch(core_state *state);
 /* Calls function(argument) that gives a number; -1 with an error set when it fails. */
 int64_t core_call_int(PyObject *function);
 
+/* The object's attribute, new; NULL without an error: it has none, or it is None. */
+PyObject *core_attribute(PyObject *object, const char *name);
+
 /* A name as UTF-8, to be freed with tp_free: NUL and lone surrogates are written as escapes. NULL:
  * an error is set. */
 char *core_name(PyObject *text);

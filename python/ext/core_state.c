@@ -12,6 +12,16 @@ int64_t core_call_int(PyObject *function)
     return value;
 }
 
+PyObject *core_attribute(PyObject *object, const char *name)
+{
+    PyObject *value = PyObject_GetAttrString(object, name);
+    if (value == Py_None) {
+        Py_CLEAR(value);
+    }
+    PyErr_Clear();
+    return value;
+}
+
 char *core_name(PyObject *text)
 {
     static const char escape[] = "\\x00";

@@ -40,9 +40,8 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     hook->vpp_stage = (int32_t)vpp_stage;
     hook->root = root;
     hook->recorded = recorded;
-    if (target >= 0) {
-        hook->filter = side_filter_of(&monitor->config->targets[target]);
-    }
+    hook->filter =
+        side_filter_of(monitor->config, target < 0 ? NULL : &monitor->config->targets[target]);
     hook->name = core_name(args[1]);
     hook->module = PyWeakref_NewRef(args[0], NULL);
     if (PyErr_Occurred()) {

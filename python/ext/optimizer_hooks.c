@@ -211,6 +211,13 @@ static bool record_direction(optimizer_hook *hook, watched *entry, PyObject *own
 static bool record_state(optimizer_hook *hook, watched *entry, PyObject *states, state_use use)
 {
     PyObject *own = PyDict_GetItemWithError(states, entry->parameter);
+    PyObject *main_param = NULL;
+    if (own == NULL && !PyErr_Occurred()) {
+        /* Of a parameter in half precision the optimizer may have a copy in f32. */
+        main_param = core_attribute(entry->parameter, "main_param");
+        own = main_param == NULL ? NULL : PyDict_GetItemWithError(states, main_param);
+    }
+    Py_XDECREF(main_param); /* the state holds it, if it is there */
     if (own == NULL || !PyDict_Check(own)) {
         return !PyErr_Occurred();
     }

@@ -4,7 +4,7 @@
 
 #include "stats/split.h"
 
-/* In memory the sign of such a view is wrong. Only views made by conj().imag and the like. */
+/* In memory such a view has the other sign. Only views made by conj().imag and the like. */
 static int is_negative_view(core_state *state, PyObject *tensor)
 {
     PyObject *answer = PyObject_CallFunctionObjArgs(state->is_neg, tensor, NULL);
@@ -14,6 +14,19 @@ static int is_negative_view(core_state *state, PyObject *tensor)
     const bool yes = answer == Py_True;
     Py_DECREF(answer);
     return yes;
+}
+
+/* The statistics of −x. */
+static void change_signs(tp_stats *stats)
+{
+    const tp_stats of_x = *stats;
+    stats->pos_inf = of_x.neg_inf;
+    stats->neg_inf = of_x.pos_inf;
+    stats->min = -of_x.max;
+    stats->max = -of_x.min;
+    stats->finite_min = -of_x.finite_max;
+    stats->finite_max = -of_x.finite_min;
+    stats->sum = -of_x.sum;
 }
 
 int64_t reading_version(core_state *state, PyObject *tensor)
@@ -83,7 +96,7 @@ static bool compute_by_torch(monitor_object *monitor, const tensor_view *view, t
             return false;
         }
     }
-    PyObject *tensor = Py_NewRef(view->tensor);
+    PyObject *tensor = Py_NewRef(view->inner != NULL ? view->inner : view->tensor);
     monitor->users++;
     PyObject *fields = PyObject_CallFunction(state->torch_stats, "Od", tensor, eps);
     monitor->users--;
@@ -137,12 +150,6 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
     if (negative < 0) {
         return READ_FAILED;
     }
-    if (negative) {
-        tensor_view reported = *view;
-        reported.why = "its negative bit is set";
-        return monitor_unreadable(monitor, &reported, name) ? READ_NOTHING : READ_FAILED;
-    }
-
     if (by_torch) {
         if (!compute_by_torch(monitor, view, &out->stats)) {
             return READ_FAILED;
@@ -153,6 +160,9 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
             PyErr_Format(PyExc_RuntimeError, "%s: %s", name, tp_status_name(status));
             return READ_FAILED;
         }
+    }
+    if (negative) {
+        change_signs(&out->stats);
     }
     if (!monitor_is_active(monitor)) {
         return READ_NOTHING; /* another thread began to close the monitor */

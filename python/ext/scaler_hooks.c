@@ -4,17 +4,6 @@
 #include "recording.h"
 #include "scalars.h"
 
-/* The optimizer's attribute, new; NULL without an error: it has none, or it is None. */
-static PyObject *own_attribute(PyObject *optimizer, const char *name)
-{
-    PyObject *value = PyObject_GetAttrString(optimizer, name);
-    if (value == Py_None) {
-        Py_CLEAR(value);
-    }
-    PyErr_Clear();
-    return value;
-}
-
 /* A value that is in host memory; otherwise other: hooks don't wait for devices. */
 static double number_in(core_state *state, PyObject *tensor, double other)
 {
@@ -38,12 +27,12 @@ bool scaler_note_fused(optimizer_hook *hook, PyObject *optimizer)
     if (hook->scaler_depth == 0) {
         return true;
     }
-    PyObject *found = own_attribute(optimizer, "found_inf");
+    PyObject *found = core_attribute(optimizer, "found_inf");
     if (found != NULL && number_in(state, found, 0) != 0) {
         tp_monitor_mark_skipped(hook->monitor->monitor);
     }
     Py_XDECREF(found);
-    PyObject *scale = hook->gradients_taken ? NULL : own_attribute(optimizer, "grad_scale");
+    PyObject *scale = hook->gradients_taken ? NULL : core_attribute(optimizer, "grad_scale");
     if (scale == NULL) {
         return true;
     }

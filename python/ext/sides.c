@@ -6,9 +6,13 @@
 
 static const char *const side_names[] = {"input", "output", "input_grad", "output_grad"};
 
-side_filter side_filter_of(const tp_target *target)
+side_filter side_filter_of(const tp_config *config, const tp_target *target)
 {
+    if (target == NULL) {
+        return (side_filter){.integers = config->integers};
+    }
     side_filter filter = {
+        .integers = true,
         .specs = {target->input, target->output, target->input_grad, target->output_grad}};
     for (int side = 0; side < SIDES; side++) {
         filter.by_spec |= filter.specs[side].given;
@@ -113,12 +117,12 @@ bool side_collect(module_hook *hook, enum side side, PyObject *const *values, te
     bool ok = true;
     tensor_list_init(list);
     if (!hook->filter.by_spec || side == SIDE_ALL) {
-        ok = tensor_list_add(state, list, values[0]) &&
-             (!input || tensor_list_add(state, list, values[1]));
+        ok = tensor_list_add(state, list, values[0], hook->filter.integers) &&
+             (!input || tensor_list_add(state, list, values[1], hook->filter.integers));
     } else if (hook->filter.specs[side].given) {
         PyObject *picked = pick(hook, side, values);
         if (picked != NULL) {
-            ok = tensor_list_add(state, list, picked);
+            ok = tensor_list_add(state, list, picked, true);
         } else if (!hook->filter.warned[side]) {
             return warn_misfit(hook, side, values);
         }

@@ -18,12 +18,14 @@ enum side {
 };
 
 typedef struct side_filter {
-    bool by_spec; /* false: every tensor of every side */
+    bool by_spec;  /* false: every tensor of every side */
+    bool integers; /* without a spec those of integers and bools are wanted, too */
     tp_side_spec specs[SIDES];
     bool warned[SIDES];
 } side_filter;
 
-side_filter side_filter_of(const tp_target *target);
+/* target NULL: every tensor, those of integers if the configuration says so. */
+side_filter side_filter_of(const tp_config *config, const tp_target *target);
 
 /* Makes the list of the tensors to be recorded of one side. values: for inputs the tuple of the
  * positional and the dict of the keyword arguments, for outputs what the module returned. A spec

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 
 #define MAX_NESTING 32 /* containers in containers; a list may contain itself */
+#define MAX_WRAPPERS 4 /* tensors in tensors */
 
 static enum type_kind classify(core_state *state, PyTypeObject *type)
 {
@@ -148,11 +149,95 @@ static bool is_empty(const dl_tensor *dl)
     return false;
 }
 
-/* all: integers too, and every dtype that has statistics. */
-static bool fill_view(core_state *state, PyObject *tensor, tensor_view *view, bool all)
+static bool is_same_attribute(PyObject *a, PyObject *b, const char *name)
 {
-    if (tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_WRAPPER) {
-        return explain(tensor, view, "its type keeps the values elsewhere", all);
+    PyObject *of_a = PyObject_GetAttrString(a, name);
+    PyObject *of_b = PyObject_GetAttrString(b, name);
+    const bool same =
+        of_a != NULL && of_b != NULL && PyObject_RichCompareBool(of_a, of_b, Py_EQ) == 1;
+    Py_XDECREF(of_a);
+    Py_XDECREF(of_b);
+    return same;
+}
+
+/* tensor.to_local() without a node in the graph. NULL: an error is set. */
+static PyObject *local_part(core_state *state, PyObject *tensor)
+{
+    PyObject *enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
+    PyObject *off = enabled == NULL
+                        ? NULL
+                        : PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
+    PyObject *part = off == NULL ? NULL : PyObject_CallMethod(tensor, "to_local", NULL);
+    if (off != NULL) {
+        PyObject *type = NULL;
+        PyObject *value = NULL;
+        PyObject *traceback = NULL;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_XDECREF(PyObject_CallFunctionObjArgs(state->set_grad_enabled, enabled, NULL));
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(off);
+    Py_XDECREF(enabled);
+    return part;
+}
+
+/* The only tensor that a wrapper says it is made of, if that has the wrapper's shape and dtype:
+ * what is made of one of another kind gives it a meaning (a scale, a place) that isn't known here.
+ * NULL: there is none such, with or without an error set. */
+static PyObject *only_part(PyObject *tensor)
+{
+    PyObject *flat = PyObject_CallMethod(tensor, "__tensor_flatten__", NULL);
+    PyObject *names = flat == NULL ? NULL : PySequence_GetItem(flat, 0);
+    PyObject *name =
+        names != NULL && PySequence_Size(names) == 1 ? PySequence_GetItem(names, 0) : NULL;
+    PyObject *part = name == NULL ? NULL : PyObject_GetAttr(tensor, name);
+    if (part != NULL &&
+        (!is_same_attribute(tensor, part, "shape") || !is_same_attribute(tensor, part, "dtype"))) {
+        Py_CLEAR(part);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(names);
+    Py_XDECREF(flat);
+    return part;
+}
+
+/* The tensor that holds a wrapper's values, new; NULL when there is none that is known. */
+static PyObject *inner_tensor(core_state *state, PyObject *tensor)
+{
+    PyObject *inner = NULL;
+    if (PyObject_HasAttrString(tensor, "to_local")) {
+        inner = local_part(state, tensor);
+    } else if (!PyObject_HasAttrString(tensor, "trigger_wait")) { /* its collective may still run */
+        inner = only_part(tensor);
+    }
+    PyErr_Clear();
+    if (inner != NULL && tensor_type_kind(state, Py_TYPE(inner)) == TYPE_OTHER) {
+        Py_CLEAR(inner);
+    }
+    return inner;
+}
+
+/* Goes to the innermost tensor that has memory; NULL: there is none. */
+static PyObject *find_memory(core_state *state, PyObject *tensor, tensor_view *view)
+{
+    for (int depth = 0; tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_WRAPPER; depth++) {
+        PyObject *inner = depth < MAX_WRAPPERS ? inner_tensor(state, tensor) : NULL;
+        Py_XDECREF(view->inner); /* holds tensor from the second turn on */
+        view->inner = inner;
+        if (inner == NULL) {
+            return NULL;
+        }
+        tensor = inner;
+    }
+    return tensor;
+}
+
+/* all: integers and bools too. */
+static bool fill_view(core_state *state, PyObject *whole, tensor_view *view, bool all)
+{
+    PyObject *tensor = find_memory(state, whole, view);
+    if (tensor == NULL) {
+        return explain(whole, view, "its type keeps the values elsewhere", all);
     }
 
     dl_tensor dl;
@@ -173,7 +258,7 @@ static bool fill_view(core_state *state, PyObject *tensor, tensor_view *view, bo
     view->data.shape = dl.shape;
     view->data.strides = dl.strides;
     view->data.data = dl.data == NULL ? NULL : (const char *)dl.data + dl.byte_offset;
-    if (view->data.dtype == TP_DTYPE_NONE || (view->data.dtype > TP_BF16 && !all)) {
+    if (view->data.dtype == TP_DTYPE_NONE) {
         view->why = "its dtype is not supported";
     } else if (dl.ndim > TP_MAX_DIMS) {
         view->why = "it has too many dimensions";
@@ -228,6 +313,7 @@ bool tensor_view_open_any(core_state *state, PyObject *tensor, tensor_view *view
 void tensor_view_close(tensor_view *view)
 {
     Py_CLEAR(view->capsule);
+    Py_CLEAR(view->inner);
     if (view->guard != NULL) {
         PyObject *type = NULL;
         PyObject *value = NULL;
@@ -274,14 +360,15 @@ static bool append(tensor_list *list, const tensor_view *view)
     return true;
 }
 
-static bool add_nested(core_state *state, tensor_list *list, PyObject *value, int depth)
+static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bool integers,
+                       int depth)
 {
     if (value == Py_None || depth > MAX_NESTING) {
         return true;
     }
     if (tensor_type_kind(state, Py_TYPE(value)) != TYPE_OTHER) {
         tensor_view view;
-        if (!tensor_view_open(state, value, &view) || append(list, &view)) {
+        if (!view_open(state, value, &view, integers) || append(list, &view)) {
             return true;
         }
         tensor_view_close(&view);
@@ -290,13 +377,13 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, in
     if (PyTuple_Check(value)) {
         const Py_ssize_t size = PyTuple_Size(value);
         for (Py_ssize_t i = 0; i < size; i++) {
-            if (!add_nested(state, list, PyTuple_GetItem(value, i), depth + 1)) {
+            if (!add_nested(state, list, PyTuple_GetItem(value, i), integers, depth + 1)) {
                 return false;
             }
         }
     } else if (PyList_Check(value)) {
         for (Py_ssize_t i = 0; i < PyList_Size(value); i++) {
-            if (!add_nested(state, list, PyList_GetItem(value, i), depth + 1)) {
+            if (!add_nested(state, list, PyList_GetItem(value, i), integers, depth + 1)) {
                 return false;
             }
         }
@@ -305,7 +392,7 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, in
         PyObject *item = NULL;
         Py_ssize_t position = 0;
         while (PyDict_Next(value, &position, &key, &item)) {
-            if (!add_nested(state, list, item, depth + 1)) {
+            if (!add_nested(state, list, item, integers, depth + 1)) {
                 return false;
             }
         }
@@ -313,9 +400,9 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, in
     return true;
 }
 
-bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value)
+bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value, bool integers)
 {
-    return add_nested(state, list, value, 0);
+    return add_nested(state, list, value, integers, 0);
 }
 
 void tensor_list_free(tensor_list *list)

@@ -12,18 +12,19 @@ typedef struct tensor_view {
     PyObject *tensor;  /* borrowed */
     PyObject *capsule; /* owned; NULL on the fast path */
     PyObject *guard;   /* owned; the entered context manager, NULL: none was needed */
-    const char *why;   /* NULL: data can be read; else why not, static */
-    bool on_device;    /* why says so, and nothing else is in the way: torch can read it there */
-    tp_tensor data;    /* shape and strides are borrowed from the tensor */
+    PyObject *inner; /* owned; the tensor inside of one that keeps its values elsewhere, or NULL */
+    const char *why; /* NULL: data can be read; else why not, static */
+    bool on_device;  /* why says so, and nothing else is in the way: torch can read it there */
+    tp_tensor data;  /* shape and strides are borrowed from the tensor */
 } tensor_view;
 
 enum type_kind tensor_type_kind(core_state *state, PyTypeObject *type);
 
-/* True: a floating-point tensor, *view is filled (it may be unreadable: view->why). False: not a
- * tensor of numbers that are recorded. Never leaves a Python error set. */
+/* True: a tensor of floating-point or complex numbers, *view is filled (it may be unreadable:
+ * view->why). False: integers and bools. Never leaves a Python error set. */
 bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view);
 
-/* Likewise for every dtype that has statistics, integers too: false only for what is no tensor. */
+/* Likewise for integers and bools, too: true for every tensor. */
 bool tensor_view_open_any(core_state *state, PyObject *tensor, tensor_view *view);
 void tensor_view_close(tensor_view *view);
 
@@ -41,9 +42,10 @@ typedef struct tensor_list {
 
 void tensor_list_init(tensor_list *list);
 
-/* Appends the floating-point tensors in value: a tensor, or tuples, lists and dicts of such.
- * Anything else is passed over. False when memory ran out. The value must outlive the list. */
-bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value);
+/* Appends the tensors in value: a tensor, or tuples, lists and dicts of such; those of integers and
+ * bools if they are wanted. Anything else is passed over. False when memory ran out. The value must
+ * outlive the list. */
+bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value, bool integers);
 void tensor_list_free(tensor_list *list);
 
 #endif

@@ -64,6 +64,7 @@ typedef struct tp_config {
     tp_target *targets; /* as many as target_count; none configured becomes the one target "" */
     uint32_t target_count;
     bool xy_distribution, all_xy, forward_only, backward_only;
+    bool integers; /* all_xy was asked for in so many words: tensors of integers and bools, too */
     bool wg_distribution, param_distribution, mv_distribution;
     bool input_grad_tensor; /* "input_grad": "tensor": a tensor's total gradient, not this module's
                                share */

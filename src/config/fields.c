@@ -417,6 +417,8 @@ tp_status tp_config_read_fields(tp_config *config, json_t *root, const tp_config
     if (json_object_get(root, "all_xy") == NULL) {
         /* Who names no module wants every module, who names some wants these. */
         config->all_xy = config->xy_distribution && config->targets == tp_config_everything;
+    } else {
+        config->integers = config->all_xy;
     }
     return TP_OK;
 }

@@ -125,7 +125,7 @@ class Recorder:
         handles: list[Any] = []
         for name, module in model.named_modules():
             handles += self._watch_module(name, module)
-        names = {parameter: name for name, parameter in model.named_parameters()}
+        names = dict(model.named_parameters(remove_duplicate=False))
         handles += [
             optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer, names)),
             optimizer.register_step_post_hook(lambda *_: self._after_step(names)),
@@ -210,8 +210,8 @@ class Recorder:
         for handle in handles:
             handle.remove()
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, names: dict[Any, str]) -> None:
-        for parameter, name in names.items():
+    def _before_step(self, optimizer: torch.optim.Optimizer, names: dict[str, Any]) -> None:
+        for name, parameter in names.items():
             if parameter.grad is not None:
                 self.add("grad_unreduced", name, parameter.grad)
                 self.add("grad_reduced", name, parameter.grad)
@@ -221,8 +221,8 @@ class Recorder:
                     self.add(moment, name, state[moment])
             self.add("param_origin", name, parameter)
 
-    def _after_step(self, names: dict[Any, str]) -> None:
-        for parameter, name in names.items():
+    def _after_step(self, names: dict[str, Any]) -> None:
+        for name, parameter in names.items():
             self.add("param_updated", name, parameter)
         self.step += 1
         self.micro = -1

@@ -446,12 +446,12 @@ def test_tensors_that_cannot_be_read(tmp_path: Path) -> None:
             model(draw(3, 4)).backward()
     session.step()
     texts = [str(w.message) for w in caught]
-    assert len(texts) == len(set(texts)) == 5
+    assert len(texts) == len(set(texts)) == 3
     assert all("'inner' is not recorded" in text for text in texts)
-    assert session.counters()["unreadable"] == 12
-    assert session.counters()["errors"] == 12
+    assert session.counters()["unreadable"] == 6
+    assert session.counters()["errors"] == 6
     slots = {r["slot"] for r in rows(session) if r["name"] == "inner" and r["role"] == "output"}
-    assert slots == {0, 7}
+    assert slots == {0, 4, 5, 6, 7}
 
 
 def test_a_big_transposed_tensor(tmp_path: Path) -> None:

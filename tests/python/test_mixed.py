@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -189,3 +189,227 @@ def test_an_error_in_the_optimizer_is_no_skipped_step(tmp_path: Path) -> None:
     (step,) = tensorprobe.Journal(session.directory)
     assert step.partial
     assert not step.skipped
+
+
+# ---- dtypes ----
+
+
+class Through(nn.Module):
+    """Returns what it is given, beside a trained layer."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+        self.inner = nn.Identity()
+        self.values = values
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner(self.values if len(self.values) != 1 else self.values[0])
+        y: Tensor = self.fc(x).sum()
+        return y
+
+
+def recorded(
+    tmp_path: Path, *values: Any, errors: int = 0, **config: Any
+) -> dict[str, dict[str, Any]]:
+    """What inner's outputs have after a step."""
+    model = Through(*values)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = start(model, optimizer, tmp_path, strict=errors == 0, **config)
+    backward(model(torch.randn(3, 2)))
+    optimizer.step()
+    session.close()
+    assert session.counters()["errors"] == errors
+    (step,) = tensorprobe.Journal(session.directory)
+    return {r["row"]: r for r in step.records if r["row"].startswith("inner.output")}
+
+
+def in_f64(tensor: Tensor) -> Tensor:
+    return tensor.abs().double() if tensor.is_complex() else tensor.to(torch.float64)
+
+
+ALL = {"all_xy": True}
+FLOATING: list[torch.dtype] = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.complex64,
+    torch.complex128,
+]
+WHOLE: list[torch.dtype] = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATING, *WHOLE], ids=str)
+def test_every_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
+    value = (
+        (torch.randn(4, 5) * 3).to(dtype)
+        if dtype in FLOATING
+        else torch.randint(0, 2, (4, 5)).to(dtype)
+    )
+    expected = in_f64(value)
+    (row,) = recorded(tmp_path, value.T, **(ALL if dtype in WHOLE else {})).values()
+    assert row["norm"] == pytest.approx(float(torch.linalg.vector_norm(expected)), rel=1e-6)
+    assert row["min"] == pytest.approx(float(expected.min()), rel=1e-15)
+    assert row["max"] == pytest.approx(float(expected.max()), rel=1e-15)
+    assert list(row["shape"]) == [5, 4]
+
+
+def test_integers_have_rows_where_they_are_asked_for(tmp_path: Path) -> None:
+    ids, x, mask = torch.arange(7), torch.randn(3), torch.tensor([True, False])
+    assert set(recorded(tmp_path, ids, x, mask)) == {"inner.output"}
+    assert set(recorded(tmp_path, ids, x, mask, **ALL)) == {f"inner.output_{i}" for i in range(3)}
+    rows = recorded(tmp_path, ids, x, mask, targets={"inner": {}})
+    assert [rows[f"inner.output_{i}"]["max"] for i in range(3)] == [6, float(x.max()), 1]
+    (row,) = recorded(tmp_path, ids, x, mask, targets={"inner": {"output": "tuple[3]:0"}}).values()
+    assert (row["min"], row["max"]) == (0, 6)
+
+
+def test_negative_and_conjugate_views(tmp_path: Path) -> None:
+    z = torch.complex(torch.randn(5), torch.randn(5))
+    z[2] = torch.complex(torch.tensor(1.0), torch.tensor(float("inf")))
+    negative = z.conj().imag
+    assert negative.is_neg()
+    rows = recorded(tmp_path, negative, z[:2].conj(), negative.clone())
+    found, copied = (dict(rows[f"inner.output_{i}"]) for i in (0, 2))
+    for key in ("order", "time_ns", "row", "slot"):
+        found.pop(key, None), copied.pop(key, None)
+    assert found == copied
+    assert found["neg_inf"] == 1
+    assert rows["inner.output_1"]["norm"] == pytest.approx(float(z[:2].abs().norm()), rel=1e-6)
+
+
+# ---- tensors in tensors ----
+
+
+class Wrapper(Tensor):
+    """A tensor whose values are in another one, which is read where that can be known."""
+
+    parts: tuple[str, ...] = ("inner",)
+
+    @staticmethod
+    def __new__(cls: Any, inner: Tensor, dtype: torch.dtype | None = None) -> Any:
+        made: Any = Tensor._make_wrapper_subclass
+        self = made(cls, inner.shape, dtype=dtype or inner.dtype)
+        self.inner = inner
+        return self
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return list(self.parts), None
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise AssertionError(f"a hook had {func} run")
+
+
+class Scaled(Wrapper):
+    """Two parts: what they mean together isn't known."""
+
+    parts = ("inner", "inner")
+
+
+class Running(Wrapper):
+    """Its values may not be there yet."""
+
+    def trigger_wait(self) -> None:
+        raise AssertionError("a hook waited")
+
+
+class Local(Wrapper):
+    """As a distributed tensor."""
+
+    parts = ()
+
+    def to_local(self) -> Tensor:
+        return cast(Tensor, self.inner)
+
+
+def test_the_tensor_inside_is_read(tmp_path: Path) -> None:
+    x = torch.randn(4, 3)
+    norm = float(x.double().norm())
+    for value in (Wrapper(x), Local(x), Wrapper(Local(x))):
+        (row,) = recorded(tmp_path, value).values()
+        assert row["norm"] == pytest.approx(norm, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "make", [Scaled, Running, lambda x: Wrapper(x, torch.bfloat16)], ids=["two", "running", "dtype"]
+)
+def test_what_is_not_known_is_named_once(make: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    x = torch.randn(4, 3)
+    with pytest.warns(RuntimeWarning, match="its type keeps the values elsewhere") as caught:
+        assert set(recorded(tmp_path, make(x), x, errors=2)) == {"inner.output_1"}
+    assert len(caught) == 1
+
+
+def test_masters_in_f32_have_the_moments(tmp_path: Path) -> None:
+    """The optimizer's parameters are copies, which the model's name as main_param."""
+    model = nn.Linear(3, 2).bfloat16()
+    masters = []
+    for p in model.parameters():
+        p.main_param = p.detach().float()  # type: ignore[attr-defined]
+        masters.append(p.main_param)  # type: ignore[attr-defined]
+    optimizer = torch.optim.Adam(masters, lr=0.01)
+    session = start(model, optimizer, tmp_path)
+    expected: list[dict[str, float]] = []
+    for _ in range(3):
+        backward(model(torch.randn(4, 3).bfloat16()).sum())
+        names = [name for name, _ in model.named_parameters()]
+        state = zip(names, masters, strict=True)
+        expected.append(
+            {
+                n: float(optimizer.state[m]["exp_avg"].norm())
+                for n, m in state
+                if m in optimizer.state
+            }
+        )
+        for p, master in zip(model.parameters(), masters, strict=True):
+            assert p.grad is not None
+            master.grad = p.grad.float()
+        optimizer.step()
+        for p, master in zip(model.parameters(), masters, strict=True):
+            p.data.copy_(master)
+            p.grad = None
+    session.close()
+    steps = list(tensorprobe.Journal(session.directory))
+    for step, moments in zip(steps, expected, strict=True):
+        assert norms(step, "exp_avg") == pytest.approx(moments, rel=1e-6)
+        assert set(norms(step, "grad_reduced")) == {"weight", "bias"}
+    assert {r["dtype"] for r in steps[2].records if r["quantity"] == "exp_avg"} == {"torch.float32"}
+    assert {r["dtype"] for r in steps[2].records if r["quantity"] == "grad_reduced"} == {
+        "torch.bfloat16"
+    }
+
+
+def test_autocast(tmp_path: Path) -> None:
+    """Inputs of one dtype, outputs of another, gradients of both: as they are."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = start(model, optimizer, tmp_path)
+    seen: list[str] = []
+    model[0].register_forward_hook(lambda m, i, o: seen.append(str(o.dtype)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(torch.randn(2, 4)).sum()
+    backward(loss)
+    optimizer.step()
+    session.close()
+    (step,) = tensorprobe.Journal(session.directory)
+    dtypes = {(r["row"], r["quantity"]): r["dtype"] for r in step.records}
+    assert seen == ["torch.bfloat16"]
+    assert dtypes["0.input", "actv"] == "torch.float32"
+    assert dtypes["0.output", "actv"] == dtypes["0.output", "actv_grad"] == "torch.bfloat16"
+    assert dtypes["0.weight", "grad_reduced"] == "torch.float32"
