@@ -89,6 +89,12 @@ TP_API void tp_stats_set_threads(uint32_t threads);
 TP_API tp_status tp_stats_compute_with(const tp_tensor *tensor, const tp_stats_options *options,
                                        tp_stats *out);
 
+/* The same for each of many tensors in one call, in which threads share them: out[i] has the bits
+ * of a call for tensors[i] alone. The options name no outputs. The error is that of the first
+ * tensor that has one; nothing in `out` holds then. */
+TP_API tp_status tp_stats_compute_many(const tp_tensor *tensors, uint64_t count,
+                                       const tp_stats_options *options, tp_stats *out);
+
 /* Adds the statistics of another tensor, computed with the same eps, as if its elements followed.
  * Counts, extremes and the index are exact; to the errors of the parts' sums it adds one rounding
  * (docs/statistics.md). Start from the first part, or from one with count 0. */

@@ -45,7 +45,7 @@ void tp_stats_set_threads(uint32_t threads)
     atomic_store_explicit(&threads_in_use, threads > 0 ? threads : 1, memory_order_relaxed);
 }
 
-static unsigned threads_of(const tp_stats_options *options)
+unsigned tp_stats_threads(const tp_stats_options *options)
 {
     return options->threads > 0 ? options->threads
                                 : atomic_load_explicit(&threads_in_use, memory_order_relaxed);
@@ -70,7 +70,7 @@ static void read_tensor(void *context)
     tp_pass_open(&pass, tensor->dtype, job->kernel, job->options->eps);
     tp_extras extras;
     tp_extras_open(&extras, job->options, job->loops, tensor, walk);
-    const unsigned threads = threads_of(job->options);
+    const unsigned threads = tp_stats_threads(job->options);
     const uint64_t abs_max_from = threads > 1 && tp_split_is_worth(&pass, walk, job->options)
                                       ? tp_split_read(threads, &extras, &pass, walk)
                                       : tp_extras_read(&extras, &pass, walk, walk->left, &space, 0);

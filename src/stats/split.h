@@ -8,6 +8,9 @@
 
 #define TP_SPLIT_BYTES (UINT64_C(1) << 20) /* what the traversal reads; less is not worth it */
 
+/* How many threads the options, or tp_stats_set_threads, allow: at least 1. */
+unsigned tp_stats_threads(const tp_stats_options *options);
+
 /* Is it worth it, and possible? Not for small tensors, nor for histograms of many bins, which every
  * thread would need for itself. */
 bool tp_split_is_worth(const tp_pass *pass, const tp_walk *walk, const tp_stats_options *options);

@@ -248,6 +248,62 @@ static void forked(void **unused)
     tp_stats_set_threads(1);
 }
 
+#define MANY 400
+
+static void many_in_one_call(void **unused)
+{
+    (void)unused;
+    static tp_tensor tensors[MANY];
+    static int64_t shapes[MANY][2];
+    static int64_t strides[MANY][2];
+    static tp_stats right[MANY];
+    static tp_stats found[MANY];
+    state = 11;
+    fill(TP_F32, 1);
+    for (int i = 0; i < MANY; i++) {
+        const uint32_t dtype = TP_F64 + (uint32_t)below(TP_C128);
+        const uint64_t largest = i % 100 == 17 ? BYTES / 16 : below(3) == 0 ? 20000 : 300;
+        const int64_t n = (int64_t)below(largest);
+        shapes[i][0] = 1 + n / 40;
+        shapes[i][1] = below(20) == 0 ? 0 : 1 + (int64_t)below(30);
+        strides[i][0] = below(3) == 0 ? 1 : 40;
+        strides[i][1] = strides[i][0] == 1 ? shapes[i][0] : 1;
+        if (i % 100 == 17) { /* one that is split */
+            shapes[i][0] = BYTES / 4 - n;
+            strides[i][0] = 1;
+            shapes[i][1] = 1;
+        }
+        tensors[i] = (tp_tensor){memory, shapes[i], strides[i], i % 100 == 17 ? TP_F32 : dtype, 2};
+        assert_int_equal(tp_stats_compute(&tensors[i], 1e-3, &right[i]), TP_OK);
+    }
+    for (unsigned threads = 1; threads <= 5; threads += 2) {
+        const tp_stats_options options = {.eps = 1e-3, .threads = threads};
+        for (uint64_t count = 0; count <= MANY; count += MANY / 2) {
+            memset(found, 0xee, sizeof(found));
+            assert_int_equal(tp_stats_compute_many(tensors, count, &options, found), TP_OK);
+            assert_memory_equal(found, right, count * sizeof(*found));
+        }
+        tp_tensor *wrong[] = {&tensors[350], &tensors[217], &tensors[90]};
+        static const tp_status errors[] = {TP_ERR_ARGUMENT, TP_ERR_ARGUMENT, TP_ERR_UNSUPPORTED};
+        const tp_tensor kept[] = {tensors[350], tensors[217], tensors[90]};
+        for (int i = 0; i < 3; i++) { /* the first in order counts */
+            if (i < 2) {
+                wrong[i]->data = NULL;
+                shapes[wrong[i] - tensors][1] += shapes[wrong[i] - tensors][1] == 0;
+            } else {
+                wrong[i]->dtype = 77;
+            }
+            assert_int_equal(tp_stats_compute_many(tensors, MANY, &options, found), errors[i]);
+        }
+        for (int i = 0; i < 3; i++) {
+            *wrong[i] = kept[i];
+        }
+    }
+    uint64_t hash;
+    const tp_stats_options more = {.eps = 1e-3, .hash = &hash};
+    assert_int_equal(tp_stats_compute_many(tensors, 3, &more, found), TP_ERR_ARGUMENT);
+}
+
 /* A signal to the process is not taken by a helper, where it would end the program. */
 static void signals_are_left_alone(void **unused)
 {
@@ -268,6 +324,26 @@ static void signals_are_left_alone(void **unused)
     pthread_sigmask(SIG_SETMASK, &usual, NULL);
 }
 
+/* A dense tensor of one block has a way of its own, unless something else is asked for. */
+static void small_tensors_have_the_same_bytes(void **unused)
+{
+    (void)unused;
+    state = 5;
+    for (int i = 0; i < 3000; i++) {
+        const uint32_t dtype = TP_F64 + (uint32_t)below(TP_BF16);
+        if (i % 100 == 0) {
+            fill(dtype, i / 100 % 3);
+        }
+        const int64_t shape[] = {1 + (int64_t)below(i % 2 == 0 ? 60 : TP_BLOCK)};
+        const tp_tensor tensor = {memory + below(BYTES / 2), shape, NULL, dtype, 1};
+        static outputs right;
+        tp_stats found;
+        compute(&tensor, 1, &right);
+        assert_int_equal(tp_stats_compute(&tensor, 1e-3, &found), TP_OK);
+        assert_memory_equal(&right.stats, &found, sizeof(found));
+    }
+}
+
 static void small_tensors_make_no_thread(void **unused)
 {
     (void)unused;
@@ -284,9 +360,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_tensors_make_no_thread),
+        cmocka_unit_test(small_tensors_have_the_same_bytes),
         cmocka_unit_test(same_bytes_on_every_number_of_threads),
         cmocka_unit_test(same_bytes_at_the_borders),
         cmocka_unit_test(callers_at_once),
+        cmocka_unit_test(many_in_one_call),
         cmocka_unit_test(signals_are_left_alone),
         cmocka_unit_test(forked),
     };
