@@ -100,6 +100,12 @@ TP_API tp_status tp_stats_compute_many(const tp_tensor *tensors, uint64_t count,
  * (docs/statistics.md). Start from the first part, or from one with count 0. */
 TP_API void tp_stats_merge(tp_stats *into, const tp_stats *part);
 
+/* Gives each element the weight 1 / copies: what a number of equal parts, or of replicas of one
+ * part, have been merged to becomes what one of them is, and can be merged with other parts. The
+ * counts other than `count` are rounded up, so that a NaN of a single replica still shows.
+ * TP_ERR_ARGUMENT when `count` is no multiple of copies; nothing is changed then. */
+TP_API tp_status tp_stats_weigh(tp_stats *stats, uint64_t copies);
+
 /* The statistics of a tensor that comes in pieces. The result has the same bits as one call for the
  * contiguous tensor that holds the elements of all pieces, one after the other, each in the order
  * of its traversal, and those of an expanded piece as often as they repeat. A stream belongs to one
@@ -108,6 +114,11 @@ typedef struct tp_stats_stream tp_stats_stream;
 
 /* TP_ERR_ARGUMENT, TP_ERR_UNSUPPORTED, TP_ERR_NOMEM; *stream is NULL then. */
 TP_API tp_status tp_stats_stream_open(tp_stats_stream **stream, uint32_t dtype, double eps);
+
+/* With the outputs that the options ask for. They are written by tp_stats_stream_result and have to
+ * stay until then. */
+TP_API tp_status tp_stats_stream_open_with(tp_stats_stream **stream, uint32_t dtype,
+                                           const tp_stats_options *options);
 
 /* Reads a piece of the stream's dtype; nothing of it is kept. Doesn't allocate. Errors as those of
  * tp_stats_compute; the stream is as it was then. */

@@ -59,13 +59,40 @@ static bool neighbours(const tp_tensor *tensor, uint32_t outer, uint32_t inner)
     return outer < inner;
 }
 
-void tp_hash_open(tp_hash *hash, const tp_tensor *tensor, const tp_walk *walk)
+/* What a run of the innermost loop is added up with. */
+static void make_tables(tp_hash *hash)
+{
+    const uint64_t inner = hash->loop[hash->loops - 1].step;
+    for (uint32_t j = 0; j < hash->words; j++) {
+        hash->table[j][0] = power(R, j);
+        for (uint32_t k = 1; k < TP_HASH_RUN; k++) {
+            hash->table[j][k] = times(hash->table[j][k - 1], inner);
+        }
+    }
+    hash->run = power(inner, TP_HASH_RUN);
+}
+
+static void begin(tp_hash *hash, uint32_t element)
 {
     hash->sum = 0;
     hash->expanded = 1;
+    hash->word = element < 4 ? element : 4;
+    hash->words = element / hash->word;
+}
+
+void tp_hash_open_sequence(tp_hash *hash, uint32_t element)
+{
+    begin(hash, element);
+    hash->count = 0;
+    hash->loops = 1;
+    hash->loop[0] = (tp_hash_loop){UINT64_MAX, 0, power(R, hash->words), 1};
+    make_tables(hash);
+}
+
+void tp_hash_open(tp_hash *hash, const tp_tensor *tensor, const tp_walk *walk)
+{
+    begin(hash, walk->element);
     hash->count = walk->count * walk->weight;
-    hash->word = walk->element < 4 ? walk->element : 4;
-    hash->words = walk->element / hash->word;
     uint64_t step[TP_MAX_DIMS];
     bool in_order[TP_MAX_DIMS] = {false};
     uint64_t factor = power(R, hash->words);
@@ -94,14 +121,7 @@ void tp_hash_open(tp_hash *hash, const tp_tensor *tensor, const tp_walk *walk)
     if (hash->loops == 0) { /* a single element, or none */
         hash->loop[hash->loops++] = (tp_hash_loop){walk->count, 0, 1, 1};
     }
-    const uint64_t inner = hash->loop[hash->loops - 1].step;
-    for (uint32_t j = 0; j < hash->words; j++) {
-        hash->table[j][0] = power(R, j);
-        for (uint32_t k = 1; k < TP_HASH_RUN; k++) {
-            hash->table[j][k] = times(hash->table[j][k - 1], inner);
-        }
-    }
-    hash->run = power(inner, TP_HASH_RUN);
+    make_tables(hash);
 }
 
 /* The word at this place; its size is a constant in the callers' loops. */

@@ -33,6 +33,10 @@ typedef struct tp_hash {
 /* For the traversal that *walk, just opened for *tensor, is about to make. */
 void tp_hash_open(tp_hash *hash, const tp_tensor *tensor, const tp_walk *walk);
 
+/* For elements of this size that come one after the other, all contiguous; `count` grows with those
+ * that are added. */
+void tp_hash_open_sequence(tp_hash *hash, uint32_t element);
+
 /* The next n elements of the traversal, contiguous. */
 void tp_hash_add(tp_hash *hash, const void *data, size_t n);
 

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "tensorprobe/stats.h"
 
@@ -143,4 +144,31 @@ void tp_stats_merge(tp_stats *into, const tp_stats *part)
     into->sum_sq = total.sum_sq;
     into->m2 = into->finite_min == into->finite_max ? 0.0 : total.m2;
     into->sq_exp = total.exp;
+}
+
+static uint64_t quotient_up(uint64_t n, uint64_t copies)
+{
+    return n / copies + (n % copies != 0);
+}
+
+tp_status tp_stats_weigh(tp_stats *stats, uint64_t copies)
+{
+    if (stats == NULL || copies == 0 || stats->count % copies != 0) {
+        return TP_ERR_ARGUMENT;
+    }
+    const double times = (double)copies;
+    stats->count /= copies;
+    stats->nan = quotient_up(stats->nan, copies);
+    stats->pos_inf = quotient_up(stats->pos_inf, copies);
+    stats->neg_inf = quotient_up(stats->neg_inf, copies);
+    stats->zeros = quotient_up(stats->zeros, copies);
+    stats->subnormal = quotient_up(stats->subnormal, copies);
+    if (stats->abs_max_index != TP_NO_INDEX) {
+        stats->abs_max_index %= stats->count;
+    }
+    stats->sum /= times;
+    stats->sum_abs /= times;
+    stats->sum_sq /= times;
+    stats->m2 /= times;
+    return TP_OK;
 }

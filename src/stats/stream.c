@@ -2,10 +2,15 @@
 
 #include "base/mem.h"
 #include "stats/environment.h"
-#include "stats/pass.h"
+#include "stats/extras.h"
+#include "stats/loops.h"
 
 struct tp_stats_stream {
     tp_pass pass;
+    tp_extras extras;
+    tp_stats_options wanted; /* the caller's outputs, written when the result is asked for */
+    tp_stats_options kept;   /* where they grow meanwhile */
+    tp_exponents exponents;
     uint32_t dtype;
     uint32_t element;  /* bytes of an element as the pass takes it */
     uint64_t position; /* first of the open block; of the next byte where bytes are counted */
@@ -14,13 +19,25 @@ struct tp_stats_stream {
     uint8_t open[TP_PASS_BUFFER];
 };
 
-tp_status tp_stats_stream_open(tp_stats_stream **stream, uint32_t dtype, double eps)
+static void keep_extras(tp_stats_stream *stream)
+{
+    stream->kept.exponents = stream->wanted.exponents != NULL ? &stream->exponents : NULL;
+    stream->extras.options = &stream->kept;
+    stream->extras.loops = tp_loops_with(tp_stats_isa_in_use());
+    stream->extras.hashes = stream->wanted.hash != NULL;
+    if (stream->extras.hashes) {
+        tp_hash_open_sequence(&stream->extras.hash, tp_dtype_size(stream->dtype));
+    }
+}
+
+tp_status tp_stats_stream_open_with(tp_stats_stream **stream, uint32_t dtype,
+                                    const tp_stats_options *options)
 {
     if (stream == NULL) {
         return TP_ERR_ARGUMENT;
     }
     *stream = NULL;
-    if (!(eps >= 0.0)) {
+    if (options == NULL || !tp_extras_are_valid(options)) {
         return TP_ERR_ARGUMENT;
     }
     const tp_kernel *kernel = tp_kernel_of(dtype);
@@ -31,12 +48,28 @@ tp_status tp_stats_stream_open(tp_stats_stream **stream, uint32_t dtype, double 
     if (made == NULL) {
         return TP_ERR_NOMEM;
     }
-    tp_pass_open(&made->pass, dtype, kernel, eps);
+    made->wanted = *options;
+    made->kept = *options;
+    if (options->bins != NULL) {
+        made->kept.bins = tp_calloc(options->bin_count, sizeof(*options->bins));
+        if (made->kept.bins == NULL) {
+            tp_free(made);
+            return TP_ERR_NOMEM;
+        }
+    }
+    tp_pass_open(&made->pass, dtype, kernel, options->eps);
     made->dtype = dtype;
     made->element = made->pass.convert != NULL ? sizeof(double) : tp_dtype_size(dtype);
     made->abs_max_index = TP_NO_INDEX;
+    keep_extras(made);
     *stream = made;
     return TP_OK;
+}
+
+tp_status tp_stats_stream_open(tp_stats_stream **stream, uint32_t dtype, double eps)
+{
+    const tp_stats_options options = {.eps = eps};
+    return tp_stats_stream_open_with(stream, dtype, &options);
 }
 
 /* A whole block, or bytes. */
@@ -49,19 +82,31 @@ static void take(tp_stats_stream *stream, const void *data, size_t n)
     stream->position += n;
 }
 
+/* The next n elements of a piece, as the pass takes them. */
+static const void *next(tp_stats_stream *stream, tp_walk *walk, size_t n, tp_pass_space *space)
+{
+    tp_extras *extras = &stream->extras;
+    const void *data =
+        tp_pass_next(&stream->pass, walk, n, space, extras->hashes ? &extras->hash : NULL);
+    if (stream->pass.bytes == NULL) {
+        tp_extras_block(extras, &stream->pass, data, n);
+    }
+    return data;
+}
+
 static void take_walk(tp_stats_stream *stream, tp_walk *walk)
 {
     tp_pass_space space;
     while (walk->left > 0) {
         const size_t n = tp_pass_piece(&stream->pass, walk, walk->left);
         if (stream->pass.bytes != NULL || (stream->filled == 0 && n == TP_BLOCK)) {
-            take(stream, tp_pass_next(&stream->pass, walk, n, &space, NULL), n);
+            take(stream, next(stream, walk, n, &space), n);
             continue;
         }
         const size_t room = TP_BLOCK - stream->filled;
         const size_t part = n < room ? n : room;
-        memcpy(stream->open + stream->filled * stream->element,
-               tp_pass_next(&stream->pass, walk, part, &space, NULL), part * stream->element);
+        memcpy(stream->open + stream->filled * stream->element, next(stream, walk, part, &space),
+               part * stream->element);
         stream->filled += part;
         if (stream->filled == TP_BLOCK) {
             stream->filled = 0;
@@ -114,6 +159,18 @@ static void finish(void *context)
     }
     tp_pass_finish(&pass, stream->position + stream->filled, 1, job->out);
     job->out->abs_max_index = index;
+
+    const tp_stats_options *wanted = &stream->wanted;
+    if (wanted->bins != NULL) {
+        memcpy(wanted->bins, stream->kept.bins, wanted->bin_count * sizeof(*wanted->bins));
+    }
+    if (wanted->exponents != NULL) {
+        *wanted->exponents = stream->exponents;
+    }
+    tp_extras extras = stream->extras;
+    extras.options = wanted;
+    extras.hash.count = stream->position + stream->filled;
+    tp_extras_finish(&extras, &pass, 1);
 }
 
 void tp_stats_stream_result(const tp_stats_stream *stream, tp_stats *out)
@@ -124,5 +181,8 @@ void tp_stats_stream_result(const tp_stats_stream *stream, tp_stats *out)
 
 void tp_stats_stream_close(tp_stats_stream *stream)
 {
-    tp_free(stream);
+    if (stream != NULL) {
+        tp_free(stream->kept.bins);
+        tp_free(stream);
+    }
 }

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "tensorprobe/stats.h"
 
 #define MOST 70000
@@ -41,6 +42,31 @@ static void fill(uint32_t dtype, size_t n)
     }
 }
 
+#define BINS 37
+
+typedef struct outputs {
+    tp_stats stats;
+    uint64_t bins[BINS];
+    tp_exponents exponents;
+    uint64_t hash;
+} outputs;
+
+/* Everything that can be asked for. */
+static tp_stats_options all_of(outputs *out)
+{
+    tp_stats_options options;
+    tp_stats_options_defaults(&options);
+    memset(out, 0xee, sizeof(*out));
+    options.eps = 1e-3;
+    options.bins = out->bins;
+    options.bin_count = BINS;
+    options.low = -3.0;
+    options.high = 40.0;
+    options.exponents = &out->exponents;
+    options.hash = &out->hash;
+    return options;
+}
+
 static void in_pieces(void **unused)
 {
     (void)unused;
@@ -54,11 +80,13 @@ static void in_pieces(void **unused)
             fill(dtype, n);
             const int64_t shape[] = {(int64_t)n};
             const tp_tensor whole = {memory, shape, NULL, dtype, 1};
-            tp_stats right;
-            tp_stats found;
-            assert_int_equal(tp_stats_compute(&whole, 1e-3, &right), TP_OK);
+            static outputs right;
+            static outputs found;
+            const tp_stats_options at_once = all_of(&right);
+            const tp_stats_options piecewise = all_of(&found);
+            assert_int_equal(tp_stats_compute_with(&whole, &at_once, &right.stats), TP_OK);
             tp_stats_stream *stream;
-            assert_int_equal(tp_stats_stream_open(&stream, dtype, 1e-3), TP_OK);
+            assert_int_equal(tp_stats_stream_open_with(&stream, dtype, &piecewise), TP_OK);
             const uint64_t most = sizes[below(sizeof(sizes) / sizeof(sizes[0]))];
             for (size_t at = 0; at < n;) {
                 const uint64_t part = most == 1 ? n - at : below(most < n - at ? most : n - at) + 1;
@@ -67,11 +95,11 @@ static void in_pieces(void **unused)
                 assert_int_equal(tp_stats_stream_add(stream, &piece), TP_OK);
                 at += part;
                 if (below(20) == 0) { /* a look in between changes nothing */
-                    tp_stats_stream_result(stream, &found);
-                    assert_int_equal(found.count, at * (dtype == TP_F4_E2M1FN_X2 ? 2 : 1));
+                    tp_stats_stream_result(stream, &found.stats);
+                    assert_int_equal(found.stats.count, at * (dtype == TP_F4_E2M1FN_X2 ? 2 : 1));
                 }
             }
-            tp_stats_stream_result(stream, &found);
+            tp_stats_stream_result(stream, &found.stats);
             tp_stats_stream_close(stream);
             assert_memory_equal(&found, &right, sizeof(right));
         }
@@ -97,13 +125,20 @@ static void pieces_of_any_strides(void **unused)
     for (int i = 0; i < 10; i++) { /* expanded */
         flat[n++] = rows[i % 2];
     }
+    static outputs right_all;
+    static outputs found_all;
+    const tp_stats_options at_once = all_of(&right_all);
+    const tp_stats_options piecewise = all_of(&found_all);
     const int64_t shapes[3][2] = {{4, 6}, {3, 4}, {5, 2}};
     const int64_t strides[3][2] = {{1, 4}, {2, 1}, {0, 1}};
     tp_stats_stream *stream;
+    tp_stats_stream *stream_all;
     assert_int_equal(tp_stats_stream_open(&stream, TP_F32, 0.0), TP_OK);
+    assert_int_equal(tp_stats_stream_open_with(&stream_all, TP_F32, &piecewise), TP_OK);
     for (int i = 0; i < 3; i++) {
         const tp_tensor piece = {rows, shapes[i], strides[i], TP_F32, 2};
         assert_int_equal(tp_stats_stream_add(stream, &piece), TP_OK);
+        assert_int_equal(tp_stats_stream_add(stream_all, &piece), TP_OK);
     }
     const int64_t shape[] = {(int64_t)n};
     const tp_tensor whole = {flat, shape, NULL, TP_F32, 1};
@@ -112,6 +147,10 @@ static void pieces_of_any_strides(void **unused)
     assert_int_equal(tp_stats_compute(&whole, 0.0, &right), TP_OK);
     tp_stats_stream_result(stream, &found);
     assert_memory_equal(&found, &right, sizeof(right));
+    assert_int_equal(tp_stats_compute_with(&whole, &at_once, &right_all.stats), TP_OK);
+    tp_stats_stream_result(stream_all, &found_all.stats);
+    tp_stats_stream_close(stream_all);
+    assert_memory_equal(&found_all, &right_all, sizeof(right_all));
     tp_tensor wrong = whole;
     wrong.dtype = TP_F64;
     assert_int_equal(tp_stats_stream_add(stream, &wrong), TP_ERR_ARGUMENT);
@@ -124,6 +163,15 @@ static void pieces_of_any_strides(void **unused)
     assert_int_equal(tp_stats_stream_open(&stream, 99, 0.0), TP_ERR_UNSUPPORTED);
     assert_null(stream);
     assert_int_equal(tp_stats_stream_open(&stream, TP_F32, -1.0), TP_ERR_ARGUMENT);
+    const tp_stats_options backwards = {.bins = right_all.bins, .bin_count = BINS, .low = 1.0};
+    assert_int_equal(tp_stats_stream_open_with(&stream, TP_F32, &backwards), TP_ERR_ARGUMENT);
+    assert_int_equal(tp_stats_stream_open_with(&stream, TP_F32, NULL), TP_ERR_ARGUMENT);
+    for (unsigned long request = 1; request <= 2; request++) {
+        tp_mem_fail_after(request);
+        assert_int_equal(tp_stats_stream_open_with(&stream, TP_F32, &at_once), TP_ERR_NOMEM);
+        assert_null(stream);
+    }
+    tp_mem_fail_after(0);
 }
 
 static tp_stats stats_of(const double *x, int64_t n)
@@ -216,13 +264,48 @@ static void merged_far_apart(void **unused)
     assert_true(constant.m2 == 0.0);
 }
 
+static void weighed(void **unused)
+{
+    (void)unused;
+    const double x[] = {1.0, NAN, -4.0, 0.0, INFINITY};
+    tp_stats one = stats_of(x, 5);
+    tp_stats three = stats_of(x, 0);
+    for (int i = 0; i < 3; i++) {
+        tp_stats_merge(&three, &one);
+    }
+    assert_int_equal(tp_stats_weigh(&three, 3), TP_OK);
+    near(three.m2, one.m2);
+    three.m2 = one.m2;
+    assert_memory_equal(&three, &one, sizeof(one)); /* the sums are small integers */
+
+    /* Replicas that are no longer equal: a NaN in one of them shows; the index is that within it. */
+    const double replica[] = {1.0, 2.0, -4.0, 0.0, 7.0};
+    tp_stats both = stats_of(replica, 5);
+    tp_stats_merge(&both, &one);
+    const tp_stats before = both;
+    assert_int_equal(tp_stats_weigh(&both, 3), TP_ERR_ARGUMENT);
+    assert_int_equal(tp_stats_weigh(&both, 0), TP_ERR_ARGUMENT);
+    assert_int_equal(tp_stats_weigh(NULL, 1), TP_ERR_ARGUMENT);
+    assert_memory_equal(&both, &before, sizeof(both));
+    assert_int_equal(tp_stats_weigh(&both, 2), TP_OK);
+    assert_int_equal(both.count, 5);
+    assert_int_equal(both.nan, 1);
+    assert_int_equal(both.pos_inf, 1);
+    assert_int_equal(both.zeros, 1);
+    assert_int_equal(both.abs_max_index, 4);
+    near(both.sum, 1.5);
+    near(both.sum_sq, 43.5);
+    tp_stats nothing = stats_of(x, 0);
+    assert_int_equal(tp_stats_weigh(&nothing, 4), TP_OK);
+    assert_int_equal(nothing.count, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_pieces),
-        cmocka_unit_test(pieces_of_any_strides),
-        cmocka_unit_test(merged),
-        cmocka_unit_test(merged_far_apart),
+        cmocka_unit_test(in_pieces), cmocka_unit_test(pieces_of_any_strides),
+        cmocka_unit_test(merged),    cmocka_unit_test(merged_far_apart),
+        cmocka_unit_test(weighed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
