@@ -3,13 +3,6 @@
 #include "base/clock.h"
 #include "recording.h"
 
-/* A compiled backward may compute parts of its forward again. */
-static int is_in_backward(const core_state *state)
-{
-    const int64_t task = core_call_int(state->graph_task_id);
-    return PyErr_Occurred() ? -1 : task != -1;
-}
-
 /* No memo: compiled code reuses memory without a new version. */
 static bool record(module_hook *hook, PyObject *tensor, uint32_t quantity, uint32_t role,
                    int32_t slot, uint32_t micro_step, uint32_t call)
@@ -41,21 +34,35 @@ static bool record_list(module_hook *hook, PyObject *tensors, uint32_t role, con
     return count >= 0;
 }
 
+#define UNKNOWN_CALL UINT32_MAX
+
+static PyObject *ticket(const module_hook *hook, uint32_t micro_step, uint32_t call)
+{
+    return Py_BuildValue("KII", (unsigned long long)hook->monitor->steps_ended, micro_step, call);
+}
+
 static PyObject *no_ticket(void)
 {
-    return Py_BuildValue("KII", 0ULL, 0U, 0U);
+    return Py_BuildValue("KII", 0ULL, 0U, UNKNOWN_CALL);
 }
 
-static PyObject *ticket(const module_hook *hook, const frame *running)
+static void note_call(module_hook *hook, const frame *running)
 {
-    return Py_BuildValue("KII", (unsigned long long)hook->monitor->steps_ended, running->micro_step,
-                         running->call);
+    compiled_calls *calls = &hook->compiled;
+    if (calls->step != hook->monitor->steps_ended) {
+        calls->step = hook->monitor->steps_ended;
+        calls->outstanding = 0;
+    }
+    calls->known = calls->outstanding == 0;
+    calls->outstanding += running->graph_task == -1;
+    calls->micro_step = running->micro_step;
+    calls->call = running->call;
 }
 
-static PyObject *begin(module_hook *hook, PyObject *tensors)
+static PyObject *begin(module_hook *hook, PyObject *tensors, int64_t task)
 {
     monitor_object *monitor = hook->monitor;
-    if (hook->root) {
+    if (hook->root && task == -1) {
         /* An exception in the graph ended the one before. */
         for (frame *old = NULL; (old = monitor_pop_frame(monitor, hook)) != NULL;) {
             monitor_free_frame(monitor, old);
@@ -68,8 +75,10 @@ static PyObject *begin(module_hook *hook, PyObject *tensors)
     }
     module_hook_number_call(hook, running);
     running->training = true;
+    running->graph_task = task;
+    note_call(hook, running);
     running->values = record_list(hook, tensors, TP_ROLE_INPUT, running);
-    PyObject *made = running->values ? ticket(hook, running) : NULL;
+    PyObject *made = running->values ? ticket(hook, running->micro_step, running->call) : NULL;
     /* Pushed whatever happened: the end takes the newest frame of its module. */
     if (!monitor_push_frame(monitor, running)) {
         Py_CLEAR(made);
@@ -77,16 +86,58 @@ static PyObject *begin(module_hook *hook, PyObject *tensors)
     return made;
 }
 
-static PyObject *end(module_hook *hook, PyObject *tensors)
+static PyObject *end(module_hook *hook, PyObject *tensors, frame *running)
 {
-    frame *running = monitor_pop_frame(hook->monitor, hook);
-    if (running == NULL) {
-        return no_ticket(); /* another thread's forward of the root has forgotten it */
-    }
     const bool ok = !running->values || record_list(hook, tensors, TP_ROLE_OUTPUT, running);
-    PyObject *made = ok ? ticket(hook, running) : NULL;
+    PyObject *made = ok ? ticket(hook, running->micro_step, running->call) : NULL;
     monitor_free_frame(hook->monitor, running);
     return made;
+}
+
+/* In a backward a part that is checkpointed around the graph is computed again. What it records is
+ * there already, unless its first forward made no graph. The gradients that follow belong to the
+ * call that is computed again, where it is known which that is. */
+static PyObject *run_again(module_hook *hook, PyObject *tensors, int64_t task)
+{
+    compiled_calls *calls = &hook->compiled;
+    if (hook->seen_forward != hook->monitor->forward || hook->calls == 0) {
+        return begin(hook, tensors, task);
+    }
+    calls->known = calls->known && calls->outstanding == 1;
+    calls->outstanding = 0;
+    return calls->known ? ticket(hook, calls->micro_step, calls->call) : no_ticket();
+}
+
+/* Of a part that is checkpointed within the graph, when its outputs are computed: once, in the
+ * forward or, as a rule, in the backward. */
+static PyObject *take_outputs(module_hook *hook, PyObject *tensors)
+{
+    frame running = {.values = true};
+    module_hook_number_call(hook, &running);
+    return record_list(hook, tensors, TP_ROLE_OUTPUT, &running)
+               ? ticket(hook, running.micro_step, running.call)
+               : NULL;
+}
+
+static PyObject *take_side(module_hook *hook, PyObject *const *args)
+{
+    const long side = PyLong_AsLong(args[1]);
+    const int64_t task = PyErr_Occurred() ? -1 : core_call_int(hook->monitor->state->graph_task_id);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (side == 0) {
+        return task == -1 ? begin(hook, args[0], task) : run_again(hook, args[0], task);
+    }
+    if (side == 2) {
+        return take_outputs(hook, args[0]);
+    }
+    frame *running = monitor_pop_frame(hook->monitor, hook);
+    if (running != NULL) {
+        return end(hook, args[0], running);
+    }
+    const compiled_calls *calls = &hook->compiled;
+    return task != -1 && calls->known ? ticket(hook, calls->micro_step, calls->call) : no_ticket();
 }
 
 PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -97,14 +148,7 @@ PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t cou
         return no_ticket();
     }
     const uint64_t start = tp_clock_monotonic();
-    PyObject *made = NULL;
-    const int again = is_in_backward(monitor->state);
-    if (again > 0) {
-        made = no_ticket();
-    } else if (again == 0) {
-        const long side = PyLong_AsLong(args[1]);
-        made = PyErr_Occurred() ? NULL : side == 0 ? begin(hook, args[0]) : end(hook, args[0]);
-    }
+    PyObject *made = take_side(hook, args);
     if (made == NULL) {
         PyObject *done = monitor_trouble(monitor, hook->name);
         made = done == NULL ? NULL : no_ticket();
@@ -125,7 +169,8 @@ static bool take_gradient(module_hook *hook, PyObject *const *args)
         return false;
     }
     /* A leaf keeps the hook that an earlier step's forward has left on it. */
-    return (side == 0 && step != hook->monitor->steps_ended) ||
+    const bool left_over = side == 0 && step != hook->monitor->steps_ended;
+    return left_over || call == UNKNOWN_CALL ||
            record(hook, args[0], TP_ACTIVATION_GRAD, side == 0 ? TP_ROLE_INPUT : TP_ROLE_OUTPUT,
                   (int32_t)slot, (uint32_t)micro_step, (uint32_t)call);
 }

@@ -6,7 +6,8 @@
 #include "module_hooks.h"
 
 /* hook.compiled_forward(tensors, side): a training forward of the module begins (side 0, its
- * inputs) or has ended (1, its outputs). Gives what identifies it: step, micro step, call. */
+ * inputs) or has ended (1, its outputs), or both of one in a checkpointed part (2, its outputs).
+ * Gives what identifies it: step, micro step, call. */
 PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* hook.compiled_backward(tensor, side, slot, step, micro_step, call): the gradient of one tensor of

@@ -12,6 +12,15 @@ typedef struct site_list {
     uint32_t count;
 } site_list;
 
+/* The forwards in compiled graphs that may be computed again in a backward. */
+typedef struct compiled_calls {
+    uint64_t step;
+    uint32_t outstanding; /* since the last that was */
+    bool known;           /* which one is computed again: there was only one */
+    uint32_t micro_step;  /* of the last one */
+    uint32_t call;
+} compiled_calls;
+
 /* Python sees the methods forward_pre and forward, which are registered with the module. */
 typedef struct module_hook {
     PyObject ob_base;        /* as PyObject_HEAD */
@@ -24,6 +33,7 @@ typedef struct module_hook {
     uint64_t seen_forward; /* calls counts the calls in this forward of the root */
     uint32_t calls;
     owed_calls owed;
+    compiled_calls compiled;
     side_filter filter;
     site_list activations[2]; /* input, output */
     site_list gradients[2];

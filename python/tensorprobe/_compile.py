@@ -44,6 +44,10 @@ def _run_forward(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -
     return torch.tensor((own, *hook.compiled_forward(tensors, side)) if hook else (own, 0, 0, 0))
 
 
+def _run_checkpointed(tensors: list[torch.Tensor], number: torch.Tensor) -> torch.Tensor:
+    return _run_forward(tensors, number, 2)
+
+
 def _run_backward(grad: torch.Tensor, ticket: torch.Tensor, side: int, slot: int) -> None:
     own, step, micro_step, call = ticket.tolist()
     hook = _hooks.get(own)
@@ -56,23 +60,32 @@ def _define_operators() -> None:
 
     forward gives a ticket: what says to the backward which hook, step, micro step and call a
     gradient belongs to. The hook's number is a tensor so that equal modules share a graph.
+    checkpointed is forward for what a module in a checkpointed part returns. It has no effect, as
+    the compiler sees it, so that it may be moved to the backward together with that part; it stays
+    because a gradient needs its ticket.
     """
     global _library
     if _library is not None:
         return
     library: Any = torch.library.Library("tensorprobe", "DEF")  # type: ignore[no-untyped-call]
     library.define("forward(Tensor[] tensors, Tensor number, int side) -> Tensor")
+    library.define("checkpointed(Tensor[] tensors, Tensor number) -> Tensor")
     library.define("backward(Tensor grad, Tensor ticket, int side, int slot) -> ()")
     library.impl("forward", _run_forward, "CompositeExplicitAutograd")
+    library.impl("checkpointed", _run_checkpointed, "CompositeExplicitAutograd")
     library.impl("backward", _run_backward, "CompositeExplicitAutograd")
 
     def fake_forward(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -> torch.Tensor:
+        return number.new_empty((4,))
+
+    def fake_checkpointed(tensors: list[torch.Tensor], number: torch.Tensor) -> torch.Tensor:
         return number.new_empty((4,))
 
     def fake_backward(grad: torch.Tensor, ticket: torch.Tensor, side: int, slot: int) -> None:
         return None
 
     torch.library.register_fake("tensorprobe::forward", fake_forward, lib=library)
+    torch.library.register_fake("tensorprobe::checkpointed", fake_checkpointed, lib=library)
     torch.library.register_fake("tensorprobe::backward", fake_backward, lib=library)
     from torch._library.effects import EffectType
 
@@ -140,16 +153,44 @@ def _of_output(spec: Spec, output: Any) -> list[torch.Tensor]:
     return []
 
 
+_GRAPH, _CHECKPOINT, _ELSEWHERE = range(3)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _place() -> int:
+    """Where the part is that is being traced: in the graph, or in an operator with a body.
+
+    Of these a checkpointed part alone is known to take what is done here.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    tracer = InstructionTranslator.current_tx().output.current_tracer
+    place = _GRAPH
+    while tracer.parent is not None:
+        name = getattr(tracer.source_target, "__name__", "")
+        if name != "tag_activation_checkpoint":
+            return _ELSEWHERE
+        place = _CHECKPOINT
+        tracer = tracer.parent
+    return place
+
+
 def _observe(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -> torch.Tensor:
     detached = [tensor.detach() for tensor in tensors]
     ticket: torch.Tensor = torch.ops.tensorprobe.forward(detached, number, side)
     return ticket
 
 
-def _await_gradients(tensors: list[torch.Tensor], ticket: torch.Tensor, side: int) -> None:
+def _await_gradients(
+    tensors: list[torch.Tensor],
+    ticket: torch.Tensor,
+    side: int,
+    besides: Sequence[torch.Tensor] = (),
+) -> None:
     for slot, tensor in enumerate(tensors):
         # A parameter would keep the hook, and one more with every forward.
-        if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter):
+        kept = isinstance(tensor, torch.nn.Parameter) or any(tensor is one for one in besides)
+        if tensor.requires_grad and not kept:
             _await_gradient(tensor, ticket, side, -1 if len(tensors) == 1 else slot)
 
 
@@ -184,7 +225,7 @@ class TraceableHook:
         """A forward pre-hook with kwargs."""
         if not torch.compiler.is_dynamo_compiling():
             self._forward_pre(module, args, kwargs)
-        elif self._is_recorded(module):
+        elif self._is_recorded(module) and _place() == _GRAPH:
             inputs = _of_inputs(self._sides[_INPUT], args, kwargs)
             ticket = _observe(inputs, self._number, 0)
             _await_gradients(_of_inputs(self._sides[_INPUT_GRAD], args, kwargs), ticket, 0)
@@ -195,9 +236,17 @@ class TraceableHook:
         """A forward hook with kwargs."""
         if not torch.compiler.is_dynamo_compiling():
             self._forward(module, args, kwargs, output)
-        elif self._is_recorded(module):
-            ticket = _observe(_of_output(self._sides[_OUTPUT], output), self._number, 1)
-            _await_gradients(_of_output(self._sides[_OUTPUT_GRAD], output), ticket, 1)
+        elif self._is_recorded(module) and _place() != _ELSEWHERE:
+            outputs = _of_output(self._sides[_OUTPUT], output)
+            gradients = _of_output(self._sides[_OUTPUT_GRAD], output)
+            if _place() == _GRAPH:
+                _await_gradients(gradients, _observe(outputs, self._number, 1), 1)
+            else:
+                detached = [tensor.detach() for tensor in outputs]
+                ticket = torch.ops.tensorprobe.checkpointed(detached, self._number)
+                # What goes out unchanged may come from outside, and then takes no hook here.
+                inputs = _of_inputs((), args, kwargs)
+                _await_gradients(gradients, ticket, 1, besides=inputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled or copied model takes its hooks along; they must load, and then do nothing."""
