@@ -7,7 +7,11 @@ gets the compiled model's weights, and torch's own hooks read it in float64.
 from __future__ import annotations
 
 import copy
+import gc
+import io
 import math
+import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import models  # puts the demo's folder on the path
 import tensorprobe
 from model import GPT
+from tensorprobe import _compile
 
 Backend = Literal["aot_eager", "inductor"]
 Run = Callable[..., Any]
@@ -203,3 +209,231 @@ def test_fullgraph_shows_every_output_and_gradient(
     without, _ = train(False)
     with_monitor, _ = train(True)
     assert same_bits(without, with_monitor)
+
+
+class Part(nn.Module):
+    """What is checkpointed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(16, 24)
+        self.act = nn.Tanh()
+        self.down = nn.Linear(24, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.act(self.up(x)))
+        return y
+
+
+class Checkpointed(nn.Module):
+    """A few parts, which can be checkpointed in each of the two ways."""
+
+    def __init__(self, parts: int = 2) -> None:
+        super().__init__()
+        self.token = nn.Embedding(SYMBOLS, 16)
+        self.parts = nn.ModuleList(Part() for _ in range(parts))
+        self.head = nn.Linear(16, SYMBOLS)
+        self.reentrant: bool | None = None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.token(tokens)
+        for part in self.parts:
+            if self.reentrant is None:
+                x = x + part(x)
+            else:
+                x = x + checkpoint(part, x, use_reentrant=self.reentrant)
+        y: Tensor = self.head(x)
+        return y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "reentrant", "within"),
+    [
+        ("aot_eager", False, True),
+        ("aot_eager", False, False),
+        ("aot_eager", True, False),
+        ("inductor", True, True),
+    ],
+)
+def test_checkpointed_parts_are_recorded_once(
+    backend: Backend, reentrant: bool, within: bool, tmp_path: Path
+) -> None:
+    def train(watched: bool) -> list[Tensor]:
+        torch._dynamo.reset()
+        torch.manual_seed(2)
+        model = Checkpointed()
+        twin = Twin(model)
+        model.reentrant = reentrant
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        monitor = tensorprobe.watch(model, optimizer, output_dir=tmp_path) if watched else None
+        run: Run = model
+        if within:
+            run = torch.compile(model, fullgraph=True, backend=backend)
+        else:
+            for part in model.parts:
+                part.compile(fullgraph=True, backend=backend)
+        for step in range(2):
+            expected = twin.step(model, step, 2)
+            step_of(run, optimizer, step, 2)
+        if monitor is not None:
+            monitor.close()
+            assert_close(outputs_in(monitor.directory, 1), expected)
+        return state_of(model, optimizer)
+
+    assert same_bits(train(False), train(True))
+
+
+def watched_gpt(tmp_path: Path, **options: Any) -> tuple[nn.Module, Any, Run, Any]:
+    """A small model, its optimizer, the compiled forward, and a session."""
+    model = gpt(1)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    run = torch.compile(model, fullgraph=True, backend="aot_eager")
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path, **options)
+    return model, optimizer, run, session
+
+
+def graphs() -> int:
+    """How many graphs have been compiled."""
+    return int(counters["stats"]["unique_graphs"])
+
+
+def test_no_step_compiles_anew(tmp_path: Path) -> None:
+    _, optimizer, run, session = watched_gpt(tmp_path, start_step=1, step_interval=2)
+    for step in range(5):
+        step_of(run, optimizer, step)
+        assert graphs() == 1
+    session.close()
+    steps = list(tensorprobe.Journal(session.directory))
+    assert [one.step for one in steps] == [1, 3]
+    assert {r["micro_step"] for one in steps for r in one.records} == {0}
+
+
+def test_the_last_collected_step_leaves_a_graph_without_operators(tmp_path: Path) -> None:
+    _, optimizer, run, session = watched_gpt(tmp_path, collect_times=1)
+    step_of(run, optimizer, 0)
+    seen: list[str] = []
+
+    def look(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    look_at: Run = torch.compile(session._chunks[0], fullgraph=True, backend=look)
+    look_at(tokens(1))
+    assert seen
+    assert not [target for target in seen if "tensorprobe" in target]
+    step_of(run, optimizer, 1)
+    assert graphs() == 3
+    session.close()
+
+
+def test_evaluation_between_training_is_not_recorded(tmp_path: Path) -> None:
+    model, optimizer, run, session = watched_gpt(tmp_path)
+    for step in range(2):
+        step_of(run, optimizer, step)
+        model.eval()
+        run(tokens(step))
+        model.train()
+        with torch.no_grad():
+            run(tokens(step))
+    session.close()
+    first, second = tensorprobe.Journal(session.directory)
+    assert first.micro_steps == second.micro_steps == 1
+    rows = outputs_in(session.directory, 1)
+    assert len(rows) == 2 * len(list(model.named_modules())) - 2  # no list has a forward
+    assert {row[4:] for row in rows} == {(0, 0)}
+
+
+def test_dynamic_shapes_share_a_graph(tmp_path: Path) -> None:
+    model = gpt(1)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path)
+    run = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
+    sizes = [(2, 5), (3, 7), (4, 6)]
+    for size in sizes:
+        x = torch.randint(SYMBOLS, size)
+        loss_of(run(x), x).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    session.close()
+    assert graphs() == 1
+    for step, size in enumerate(sizes):
+        rows = outputs_in(session.directory, step)
+        assert rows["head", "actv", "output", -1, 0, 0]["shape"] == (*size, SYMBOLS)
+        assert rows["head", "actv_grad", "output", -1, 0, 0]["shape"] == (*size, SYMBOLS)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_equal_blocks_share_a_graph(in_place: bool, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = Checkpointed(12)  # more than torch compiles anew
+    twin = Twin(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for number, part in enumerate(model.parts):
+        if in_place:
+            part.compile(fullgraph=True, backend="aot_eager")
+        else:
+            compiled: Any = torch.compile(part, fullgraph=True, backend="aot_eager")
+            model.parts[number] = compiled
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path)
+    x = tokens(0)
+    loss_of(twin.model(x), x).backward()  # type: ignore[no-untyped-call]
+    step_of(model, optimizer, 0)
+    session.close()
+    assert graphs() == 1
+    assert_close(outputs_in(session.directory, 0), twin.found)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_watching_may_begin_after_compiling(optimized: bool, tmp_path: Path) -> None:
+    model = gpt(1)
+    twin = Twin(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    run: Any = torch.compile(model, fullgraph=True, backend="aot_eager")
+    step_of(run, optimizer, 0)
+    for _ in range(2):  # and again, and again
+        session = tensorprobe.watch(run if optimized else model, optimizer, output_dir=tmp_path)
+        expected = twin.step(model, 1)
+        step_of(run, optimizer, 1)
+        session.close()
+        assert_close(outputs_in(session.directory, 0), expected)
+
+
+def test_copies_and_pickles_of_a_traced_model_are_not_watched(tmp_path: Path) -> None:
+    model, optimizer, run, session = watched_gpt(tmp_path)
+    step_of(run, optimizer, 0)
+    records = session.counters()["records"]
+    saved = io.BytesIO()
+    torch.save(model, saved)
+    saved.seek(0)
+    others = [
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+        torch.load(saved, weights_only=False),
+    ]
+    for other in others:
+        for call in (other, torch.compile(other, fullgraph=True, backend="aot_eager")):
+            loss_of(call(tokens(1)), tokens(1)).backward()  # type: ignore[no-untyped-call]
+    session.close()
+    assert session.counters()["records"] == records
+
+
+def test_close_leaves_nothing(tmp_path: Path) -> None:
+    model, optimizer, run, session = watched_gpt(tmp_path)
+    step_of(run, optimizer, 0)
+    waiting = run(tokens(1))  # its backward comes after the end
+    session.close()
+    records = session.counters()["records"]
+    loss_of(waiting, tokens(1)).backward()  # type: ignore[no-untyped-call]
+    step_of(run, optimizer, 2)
+    assert session.counters()["records"] == records
+    assert session.counters()["errors"] == 0
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    assert not torch._dynamo.callback.callback_handler.start_callbacks
+    assert not _compile._hooks
+    alive = weakref.ref(model)
+    del model, module, optimizer, run, session, waiting
+    torch._dynamo.reset()
+    gc.collect()
+    assert alive() is None
