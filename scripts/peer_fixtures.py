@@ -37,7 +37,7 @@ def run_case(name: str) -> None:
     model, optimizer = case.make()
     monitor = TrainerMon(str(path), params_have_main_grad=False)
     monitor.set_monitor(
-        model,
+        case.watched_part(model),
         optimizer,
         grad_acc_steps=case.micro_steps,
         start_iteration=case.start_iteration,

@@ -105,6 +105,13 @@ class Tokens(nn.Module):
         return y
 
 
+class Chunks(nn.Sequential):
+    """Two chunks of a virtual pipeline."""
+
+    def __init__(self) -> None:
+        super().__init__(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)))
+
+
 class Wrapped(nn.Module):
     """Its names get shorter by squash_name."""
 
@@ -134,6 +141,10 @@ class Case:
     start_iteration: int = 0
     optimizer: Callable[..., torch.optim.Optimizer] = field(default=torch.optim.AdamW)
     evaluate: bool = False
+
+    def watched_part(self, model: nn.Module) -> Any:
+        """What ``set_monitor`` gets."""
+        return list(model.children()) if self.model is Chunks else model
 
     def full_config(self) -> dict[str, Any]:
         return {"format": "csv", "ndigits": 17, "ops": OPS, "targets": {}, **self.config}
@@ -169,6 +180,8 @@ CASES = {
     "accumulation": Case(EVERYTHING, micro_steps=3, steps=2),
     "twice": Case(EVERYTHING, model=Twice, steps=2),
     "squash": Case({**EVERYTHING, "squash_name": True}, model=Wrapped, steps=2),
+    "direction": Case({"mg_direction": True, "mv_distribution": True}),
+    "chunks": Case({**EVERYTHING, "eps": 0.3, "ops": ["zeros", "norm"]}, model=Chunks, steps=2),
     "tokens": Case(EVERYTHING, model=Tokens, steps=2, micro_steps=2, evaluate=True),
     "windows": Case(
         {"wg_distribution": True, "step_count_per_record": 2, "start_step": 1, "step_interval": 2},

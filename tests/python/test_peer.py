@@ -53,7 +53,10 @@ def watched(name: str, folder: Path) -> dict[str, pd.DataFrame]:
         case.full_config(), params_have_main_grad=False, output_dir=folder
     )
     monitor.set_monitor(
-        model, optimizer, grad_acc_steps=case.micro_steps, start_iteration=case.start_iteration
+        case.watched_part(model),
+        optimizer,
+        grad_acc_steps=case.micro_steps,
+        start_iteration=case.start_iteration,
     )
     case.train(model, optimizer)
     monitor.close()
@@ -109,6 +112,8 @@ def without_known_differences(
 @pytest.mark.parametrize("name", CASES)
 def test_every_cell(name: str, tmp_path: Path) -> None:
     expected, found = read(FIXTURES / name), watched(name, tmp_path)
+    if name == "direction":  # before the first step there is no moment; it writes 1
+        assert (expected.pop("other_0-0.csv")["mean"] == 1).all()
     assert sorted(found) == sorted(expected)
     for file, table in expected.items():
         own, theirs = without_known_differences(name, file, found[file], table)
