@@ -82,6 +82,9 @@ static void print_steps(const tp_config *config)
         printf(", %" PRIu64 " times", config->collect_times);
     }
     puts("");
+    if (config->dynamic_on) {
+        puts("begins with DYNAMIC_MONITOR=true in the step after this file has changed");
+    }
 }
 
 /* Returns how often that reads the memory of what it names, in a step. */

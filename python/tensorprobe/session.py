@@ -118,14 +118,20 @@ class Session:
         config: a file or a dict that takes the place of the configuration. ConfigError when it is
         wrong; then everything goes on as before.
         """
+        if self._pid != os.getpid():
+            return
         if config is not None:
             self._monitor.configure(**config_source(config))
             self._take_config()
         self._monitor.resume()
         self._begin()
+        if self._wants_structure() and not self._looks_at_step_ends:
+            self._hook_step_end(self._optimizers[-1]() if self._optimizers else None)
 
     def stop(self) -> None:
         """Record nothing from now on, until ``start()``; a step that runs is completed."""
+        if self._pid != os.getpid():
+            return
         self._is_on = False
         self._monitor.pause()
         if not self._monitor.collecting:
@@ -226,7 +232,8 @@ class Session:
         self._forget_optimizers()
         self._hook_optimizers(own)
         self._make_printer()
-        if self._config_file is not None or self._config["print_struct"]:
+        self._looks_at_step_ends = False
+        if self._config_file is not None or self._wants_structure():
             self._hook_step_end(own[-1] if own else None)
 
     def _forget_optimizers(self) -> None:
@@ -295,7 +302,10 @@ class Session:
 
     def _make_printer(self) -> None:
         """Have the structure printed at the end of the step, if that is wanted."""
-        if self._wants_structure() and self._selected and self._printer is None:
+        if self._printer is not None:
+            self._printer.remove()
+            self._printer = None
+        if self._wants_structure() and self._selected:
             path = Path(self._directory).parent / "module_struct" / f"rank{self._rank}"
             self._printer = StructurePrinter(
                 self._chunks, path / "module_struct.json", aloud=self._is_lowest_rank
@@ -303,6 +313,7 @@ class Session:
 
     def _hook_step_end(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Look at the end of each step whether the structure or a new configuration is there."""
+        self._looks_at_step_ends = True
         members = self._members() if optimizer is None else set()
 
         def after(stepped: torch.optim.Optimizer, *_: Any) -> None:

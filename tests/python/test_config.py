@@ -189,6 +189,7 @@ def test_check_says_when_and_where(tmp_path: Path) -> None:
     path = tmp_path / "monitor.json"
     path.write_text(
         '{"module_ranks": "0,3", "start_step": 100, "step_interval": 10, "collect_times": 5,\n'
+        '"dynamic_on": true,\n'
         '"targets": {"a": {}, "b": {}, "c": {}, "d": {}, "e": {}, "f": {}},\n'
         '"print_struct": true, "exit_after_struct": false, "format": "api"}'
     )
@@ -199,6 +200,7 @@ def test_check_says_when_and_where(tmp_path: Path) -> None:
         'watches "a", "b", "c", "d" and 2 more',
         "on rank 0, 3",
         "in one step of 10, from step 100 on, 5 times",
+        "begins with DYNAMIC_MONITOR=true in the step after this file has changed",
         "records",
         "  nothing",
         "keeps all statistics in the journal",

@@ -235,6 +235,20 @@ def test_start_and_stop(tmp_path: Path) -> None:
     assert {row for _, row in rows[3]} == {"2.input", "2.output", "2.weight", "2.bias"}
 
 
+def test_start_prints_the_structure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    training = Training()
+    with tensorprobe.watch(training.model, training.optimizer, output_dir=tmp_path) as monitor:
+        training.step(1)
+        monitor.start({"print_struct": True, "exit_after_struct": False})
+        hooks = hooks_of(training.model)
+        training.step(2)
+        assert hooks_of(training.model) < hooks
+        monitor.start({"print_struct": False})
+        training.step(1)
+    assert capfd.readouterr().out.count("> module struct:") == 1
+    assert hooks_of(training.model) == 0
+
+
 def test_start_with_a_model(tmp_path: Path) -> None:
     training = Training()
     monitor = TrainerMon({"wg_distribution": True, "format": "api"}, output_dir=tmp_path)
