@@ -40,6 +40,7 @@ typedef struct core_state {
     bool torch_loaded;
     PyTypeObject *tensor_type;
     PyTypeObject *parameter_type;
+    PyTypeObject *accumulate_grad_type, *copy_slices_type, *view_type; /* of nodes */
     const dl_exchange_api *exchange; /* NULL: this torch has none */
     PyObject *to_dlpack;
     PyObject *is_neg;
@@ -47,7 +48,8 @@ typedef struct core_state {
     PyObject *sequence_nr, *graph_task_id, *current_node;
     PyObject *top_saved_tensors_hooks; /* NULL: this torch has none */
     PyObject *is_grad_enabled, *set_grad_enabled, *is_fwd_grad_enabled, *is_inference_mode;
-    PyObject *add, *get_num_threads;
+    PyObject *add, *as_strided, *get_num_threads;
+    PyObject *linear_forward;
     PyObject *queue_callback;
     PyObject *disable_torch_function; /* a context manager's type */
     PyObject *torch_stats; /* tensorprobe._torch_stats.compute; NULL until it is needed */

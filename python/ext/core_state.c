@@ -109,9 +109,14 @@ int core_load_torch(core_state *state)
         {"_C._set_grad_enabled", &state->set_grad_enabled},
         {"add", &state->add},
         {"get_num_threads", &state->get_num_threads},
+        {"as_strided", &state->as_strided},
+        {"nn.Linear.forward", &state->linear_forward},
         {"autograd.Variable._execution_engine.queue_callback", &state->queue_callback},
         {"_C.DisableTorchFunction", &state->disable_torch_function},
         {"Tensor", (PyObject **)(void *)&state->tensor_type},
+        {"_C._functions.AccumulateGrad", (PyObject **)(void *)&state->accumulate_grad_type},
+        {"_C._functions.CopySlices", (PyObject **)(void *)&state->copy_slices_type},
+        {"_C._functions.ViewBackward0", (PyObject **)(void *)&state->view_type},
         {"nn.Parameter", (PyObject **)(void *)&state->parameter_type},
     };
     int result = 0;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "gradient_hooks.h"
+#include "passages.h"
 
 #define MAX_CHUNKS 4096
 
@@ -175,6 +176,7 @@ void monitor_free_frame(monitor_object *monitor, frame *old)
     if (old->edges != old->inline_edges) {
         tp_free(old->edges);
     }
+    passages_free(old->within);
     Py_DECREF((PyObject *)(void *)old->hook);
     if (monitor->spare_frame == NULL) {
         monitor->spare_frame = old;

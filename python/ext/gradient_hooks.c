@@ -23,10 +23,10 @@ static bool record_target(const target *row, const reading *values)
            reading_record(row->hook->monitor, values, place, row->micro_step, row->call);
 }
 
-static target make_target(module_hook *hook, uint32_t role, int32_t slot, const frame *running)
+static target make_target(const input_row *row, uint32_t role)
 {
-    Py_INCREF((PyObject *)hook);
-    return (target){hook, role, slot, running->micro_step, running->call};
+    Py_INCREF((PyObject *)row->hook);
+    return (target){row->hook, role, row->slot, row->micro_step, row->call};
 }
 
 /* Registers function (of self) with node.name; the handle, or NULL with an error set. */
@@ -47,6 +47,12 @@ typedef struct output_grad {
     uint32_t output_nr;
     uint32_t count, capacity;
     target *targets;
+
+    /* When the tensor is a view of what only its module knew: the base, and the tensor's shape. */
+    uint32_t base_output_nr;
+    uint32_t ndim;
+    int64_t shape[SITE_DIMS];
+    bool fired; /* in the backward that is running, as far as the base hasn't */
 } output_grad;
 
 static void output_grad_dealloc(PyObject *self)
@@ -61,8 +67,7 @@ static void output_grad_dealloc(PyObject *self)
     Py_DECREF((PyObject *)type);
 }
 
-static bool add_target(output_grad *grad, module_hook *hook, uint32_t role, int32_t slot,
-                       const frame *running)
+static bool add_target(output_grad *grad, const input_row *row, uint32_t role)
 {
     if (grad->count == grad->capacity) {
         const uint32_t capacity = grad->capacity + 2;
@@ -74,12 +79,12 @@ static bool add_target(output_grad *grad, module_hook *hook, uint32_t role, int3
         grad->targets = targets;
         grad->capacity = capacity;
     }
-    grad->targets[grad->count++] = make_target(hook, role, slot, running);
+    grad->targets[grad->count++] = make_target(row, role);
     return true;
 }
 
 /* The outermost module is the first whose output's gradient is known: its row comes first. */
-static bool record_targets(const output_grad *grad, PyObject *tensor)
+static bool record_targets(const output_grad *grad, PyObject *tensor, bool of_base)
 {
     module_hook *first = grad->targets[0].hook;
     tensor_view view;
@@ -89,6 +94,10 @@ static bool record_targets(const output_grad *grad, PyObject *tensor)
     reading values;
     const int result = reading_take(first->monitor, &view, true, first->name, &values);
     bool ok = result != READ_FAILED;
+    if (of_base) {
+        values.ndim = grad->ndim;
+        values.shape = grad->shape;
+    }
     for (uint32_t i = grad->count; ok && result == READ_OK && i-- > 0;) {
         ok = record_target(&grad->targets[i], &values);
     }
@@ -107,7 +116,8 @@ static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssiz
     const uint64_t begin = tp_clock_monotonic();
     PyObject *tensor =
         PyTuple_Check(args[0]) ? PyTuple_GetItem(args[0], (Py_ssize_t)grad->output_nr) : args[0];
-    PyObject *result = tensor != NULL && record_targets(grad, tensor)
+    grad->fired = true;
+    PyObject *result = tensor != NULL && record_targets(grad, tensor, false)
                            ? Py_NewRef(Py_None)
                            : monitor_trouble(monitor, grad->targets[0].hook->name);
     monitor_add_time(monitor, begin);
@@ -116,6 +126,53 @@ static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssiz
 
 static PyMethodDef output_grad_def = {"output_grad", (PyCFunction)(void (*)(void))output_grad_fire,
                                       METH_FASTCALL, NULL};
+
+/* prehook(grad_outputs) of the node that made the base. A view that is changed in place gets a new
+ * node, and the gradient of what it was arrives here alone. */
+static PyObject *base_grad_fire(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    output_grad *grad = (output_grad *)self;
+    monitor_object *monitor = grad->targets[0].hook->monitor;
+    const bool fired = grad->fired;
+    grad->fired = false;
+    if (fired || count != 1 || !monitor_is_collecting(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = tp_clock_monotonic();
+    PyObject *tensor = PyTuple_GetItem(args[0], (Py_ssize_t)grad->base_output_nr);
+    PyObject *result = tensor != NULL && record_targets(grad, tensor, true)
+                           ? Py_NewRef(Py_None)
+                           : monitor_trouble(monitor, grad->targets[0].hook->name);
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+static PyMethodDef base_grad_def = {"base_grad", (PyCFunction)(void (*)(void))base_grad_fire,
+                                    METH_FASTCALL, NULL};
+
+/* The output of a linear layer of three dimensions is a view of a matrix that nobody else has. */
+static bool attach_to_base(core_state *state, PyObject *node, PyObject *tensor, output_grad *grad)
+{
+    PyObject *next = PyObject_GetAttr(node, state->name_next_functions);
+    PyObject *pair = next == NULL ? NULL : PyTuple_GetItem(next, 0);
+    PyObject *base = pair == NULL ? NULL : PyTuple_GetItem(pair, 0);
+    tensor_view view;
+    bool ok = base != NULL;
+    if (ok && base != Py_None && tensor_view_open(state, tensor, &view)) {
+        if (view.data.ndim <= SITE_DIMS) {
+            grad->ndim = view.data.ndim;
+            memcpy(grad->shape, view.data.shape, grad->ndim * sizeof(*grad->shape));
+            grad->base_output_nr = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GetItem(pair, 1));
+            PyObject *handle =
+                attach(base, state->name_register_prehook, &base_grad_def, (PyObject *)grad);
+            ok = handle != NULL;
+            Py_XDECREF(handle);
+        }
+        tensor_view_close(&view);
+    }
+    Py_XDECREF(next);
+    return ok;
+}
 
 static memo_entry *remembered(monitor_object *monitor, PyObject *tensor)
 {
@@ -136,40 +193,66 @@ static bool attach_to_tensor(monitor_object *monitor, PyObject *tensor, output_g
     PyObject *handle =
         leaf ? attach(tensor, state->name_register_hook, &output_grad_def, (PyObject *)grad)
              : attach(node, state->name_register_prehook, &output_grad_def, (PyObject *)grad);
-    const bool ok = handle != NULL && (!leaf || PyList_Append(monitor->leaf_handles, handle) == 0);
+    const bool is_view = Py_TYPE(node) == state->view_type && grad->targets[0].hook->linear;
+    const bool ok = handle != NULL &&
+                    (!leaf || PyList_Append(monitor->leaf_handles, handle) == 0) &&
+                    (!is_view || attach_to_base(state, node, tensor, grad));
     Py_XDECREF(handle);
     Py_DECREF(node);
     return ok;
+}
+
+/* With its first target. NULL: an error is set. */
+static output_grad *new_output_grad(const input_row *row, uint32_t role)
+{
+    output_grad *grad = PyObject_New(output_grad, row->hook->monitor->state->output_grad_type);
+    if (grad == NULL) {
+        return NULL;
+    }
+    memset((char *)grad + sizeof(PyObject), 0, sizeof(*grad) - sizeof(PyObject));
+    if (!add_target(grad, row, role)) {
+        Py_DECREF((PyObject *)grad);
+        return NULL;
+    }
+    return grad;
 }
 
 bool gradient_hook_tensor(module_hook *hook, PyObject *tensor, uint32_t role, int32_t slot,
                           const frame *running)
 {
     monitor_object *monitor = hook->monitor;
+    const input_row row = {hook, slot, running->micro_step, running->call};
     const int required = requires_grad(monitor->state, tensor);
     if (required <= 0) {
         return required == 0;
     }
     memo_entry *entry = remembered(monitor, tensor);
     if (entry != NULL && entry->hook != NULL) {
-        return add_target((output_grad *)(void *)entry->hook, hook, role, slot, running);
+        return add_target((output_grad *)(void *)entry->hook, &row, role);
     }
-    output_grad *grad = PyObject_New(output_grad, monitor->state->output_grad_type);
-    if (grad == NULL) {
-        return false;
-    }
-    grad->output_nr = 0;
-    grad->count = grad->capacity = 0;
-    grad->targets = NULL;
-    const bool ok =
-        add_target(grad, hook, role, slot, running) && attach_to_tensor(monitor, tensor, grad);
+    output_grad *grad = new_output_grad(&row, role);
+    const bool ok = grad != NULL && attach_to_tensor(monitor, tensor, grad);
     /* Registering ran Python code: look the entry up anew. */
     entry = ok ? remembered(monitor, tensor) : NULL;
     if (entry != NULL && entry->hook == NULL) {
         entry->hook = Py_NewRef((PyObject *)grad);
     }
-    Py_DECREF((PyObject *)grad);
+    Py_XDECREF((PyObject *)grad);
     return ok;
+}
+
+bool gradient_hook_node(const input_row *row, PyObject *node, uint32_t output_nr)
+{
+    output_grad *grad = new_output_grad(row, TP_ROLE_INPUT);
+    if (grad == NULL) {
+        return false;
+    }
+    grad->output_nr = output_nr;
+    PyObject *name = row->hook->monitor->state->name_register_prehook;
+    PyObject *handle = attach(node, name, &output_grad_def, (PyObject *)grad);
+    Py_DECREF((PyObject *)grad);
+    Py_XDECREF(handle);
+    return handle != NULL;
 }
 
 /* ---- The gradient of an input that flows through one module ---- */
@@ -180,6 +263,7 @@ struct input_grad {
     input_grad *leader; /* owned; NULL: this is it */
     uint32_t *positions;
     uint32_t position_count;
+    PyObject *geometry; /* owned: which part of what arrives is the input; NULL: all of it */
 
     /* the leader's */
     target row;
@@ -196,13 +280,14 @@ static void input_grad_dealloc(PyObject *self)
     Py_XDECREF((PyObject *)grad->leader);
     Py_XDECREF((PyObject *)grad->row.hook);
     Py_XDECREF(grad->sum);
+    Py_XDECREF(grad->geometry);
     tp_free(grad->positions);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
 }
 
-/* A new tensor: what the parts came from stays as it is. No graph is made under create_graph. */
-static PyObject *add_without_graph(core_state *state, PyObject *a, PyObject *b)
+/* Calls function with arguments; no graph is made under create_graph. */
+static PyObject *call_without_graph(core_state *state, PyObject *function, PyObject *arguments)
 {
     PyObject *enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
     if (enabled == NULL) {
@@ -213,7 +298,7 @@ static PyObject *add_without_graph(core_state *state, PyObject *a, PyObject *b)
         done = PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
         Py_XDECREF(done);
     }
-    PyObject *sum = PyObject_CallFunctionObjArgs(state->add, a, b, NULL);
+    PyObject *result = PyObject_Call(function, arguments, NULL);
     if (done != NULL) {
         PyObject *type = NULL;
         PyObject *value = NULL;
@@ -223,7 +308,27 @@ static PyObject *add_without_graph(core_state *state, PyObject *a, PyObject *b)
         PyErr_Restore(type, value, traceback);
     }
     Py_DECREF(enabled);
+    return result;
+}
+
+/* A new tensor: what the parts came from stays as it is. */
+static PyObject *add_without_graph(core_state *state, PyObject *a, PyObject *b)
+{
+    PyObject *arguments = PyTuple_Pack(2, a, b);
+    PyObject *sum = arguments == NULL ? NULL : call_without_graph(state, state->add, arguments);
+    Py_XDECREF(arguments);
     return sum;
+}
+
+/* The input's part of the gradient of its base. */
+static PyObject *cut_out(core_state *state, PyObject *whole, PyObject *geometry)
+{
+    PyObject *arguments = PyTuple_Pack(4, whole, PyTuple_GetItem(geometry, 0),
+                                       PyTuple_GetItem(geometry, 1), PyTuple_GetItem(geometry, 2));
+    PyObject *part =
+        arguments == NULL ? NULL : call_without_graph(state, state->as_strided, arguments);
+    Py_XDECREF(arguments);
+    return part;
 }
 
 static bool collect(input_grad *leader, PyObject *piece)
@@ -279,7 +384,12 @@ static bool take_parts(input_grad *part, PyObject *grad_inputs)
     }
     for (uint32_t i = 0; i < part->position_count; i++) {
         PyObject *piece = PyTuple_GetItem(grad_inputs, (Py_ssize_t)part->positions[i]);
-        if (piece == NULL || !collect(leader, piece)) {
+        const bool cut = part->geometry != NULL && piece != NULL && piece != Py_None;
+        PyObject *own = cut ? cut_out(leader->row.hook->monitor->state, piece, part->geometry)
+                            : Py_XNewRef(piece);
+        const bool ok = own != NULL && collect(leader, own);
+        Py_XDECREF(own);
+        if (!ok) {
             return false;
         }
     }
@@ -309,11 +419,11 @@ static PyObject *input_grad_fire(PyObject *self, PyObject *const *args, Py_ssize
 static PyMethodDef input_grad_def = {"input_grad", (PyCFunction)(void (*)(void))input_grad_fire,
                                      METH_FASTCALL, NULL};
 
-PyObject *input_grad_hook_node(module_hook *hook, PyObject *node, const uint32_t *positions,
-                               uint32_t position_count, input_grad *leader, uint32_t expected,
-                               int32_t slot, const frame *running)
+PyObject *input_grad_hook_node(const input_row *row, PyObject *node, const uint32_t *positions,
+                               uint32_t position_count, PyObject *geometry, input_grad *leader,
+                               uint32_t expected)
 {
-    core_state *state = hook->monitor->state;
+    core_state *state = row->hook->monitor->state;
     input_grad *part = PyObject_New(input_grad, state->input_grad_type);
     if (part == NULL) {
         return NULL;
@@ -322,8 +432,9 @@ PyObject *input_grad_hook_node(module_hook *hook, PyObject *node, const uint32_t
     part->positions = tp_alloc(position_count * sizeof(*positions));
     part->position_count = position_count;
     part->expected = expected;
+    part->geometry = Py_XNewRef(geometry);
     if (leader == NULL) {
-        part->row = make_target(hook, TP_ROLE_INPUT, slot, running);
+        part->row = make_target(row, TP_ROLE_INPUT);
     } else {
         part->leader = (input_grad *)(void *)Py_NewRef((PyObject *)leader);
     }

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "gradient_hooks.h"
+#include "graph_walk.h"
 
 int requires_grad(core_state *state, PyObject *tensor)
 {
@@ -52,8 +53,7 @@ PyObject *made_by(core_state *state, PyObject *tensor, uint32_t *output_nr)
     return node;
 }
 
-/* The node at which the tensor's gradient arrives, a new reference. */
-static PyObject *gradient_node(core_state *state, PyObject *tensor, uint32_t *output_nr)
+PyObject *gradient_node(core_state *state, PyObject *tensor, uint32_t *output_nr)
 {
     PyObject *node = made_by(state, tensor, output_nr);
     if (node != Py_None) {
@@ -61,6 +61,17 @@ static PyObject *gradient_node(core_state *state, PyObject *tensor, uint32_t *ou
     }
     Py_DECREF(node);
     return accumulating_node(state, tensor);
+}
+
+/* A tensor that goes in several times has one gradient, which is shown at its first place. */
+static bool is_noted(const frame *running, const PyObject *node, uint32_t output_nr)
+{
+    for (uint32_t i = 0; i < running->edge_count; i++) {
+        if (running->edges[i].node == node && running->edges[i].output_nr == output_nr) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *inputs)
@@ -87,194 +98,38 @@ bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *i
         if (node == NULL) {
             return false;
         }
-        const bool added = frame_add_edge(running, node, output_nr, slot);
+        const bool added =
+            is_noted(running, node, output_nr) || frame_add_edge(running, node, output_nr, slot);
         Py_DECREF(node);
         if (!added) {
             PyErr_NoMemory();
             return false;
         }
     }
-    if (running->edge_count > 0) {
-        running->entry_sequence_nr = core_call_int(state->sequence_nr);
-    }
+    running->entry_sequence_nr = core_call_int(state->sequence_nr);
     return !PyErr_Occurred();
 }
 
-/* A node of the module that takes an input edge as the input with this number. */
-typedef struct consumer {
-    PyObject *node; /* borrowed: held by the walk */
-    uint32_t edge;
-    uint32_t position;
-} consumer;
+/* ---- After the forward ---- */
 
-typedef struct walk {
-    const frame *running;
-    PyObject *nodes; /* list: the nodes that have been reached, in the order of their visit */
-    PyObject *seen;  /* set: the same */
-    consumer *consumers;
-    uint32_t count, capacity;
-} walk;
-
-static bool add_consumer(walk *way, PyObject *node, uint32_t edge, uint32_t position)
+/* The uses of one input, of which a node's follow one another. */
+static bool hook_uses(const input_row *row, const found_use *uses, uint32_t count)
 {
-    if (way->count == way->capacity) {
-        const uint32_t capacity = way->capacity == 0 ? 8 : way->capacity * 2;
-        consumer *consumers = tp_realloc(way->consumers, capacity * sizeof(*consumers));
-        if (consumers == NULL) {
-            PyErr_NoMemory();
-            return false;
-        }
-        way->consumers = consumers;
-        way->capacity = capacity;
+    uint32_t nodes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        nodes += i == 0 || uses[i].node != uses[i - 1].node;
     }
-    way->consumers[way->count++] = (consumer){node, edge, position};
-    return true;
-}
-
-static bool reach(walk *way, PyObject *node)
-{
-    const Py_ssize_t before = PySet_Size(way->seen);
-    if (PySet_Add(way->seen, node) != 0) {
-        return false;
-    }
-    return PySet_Size(way->seen) == before || PyList_Append(way->nodes, node) == 0;
-}
-
-/* Was the node made by this forward? Numbers grow over time in a thread; accumulating nodes have
- * the largest possible one, and lead nowhere. 1, 0, or -1 with an error set. */
-static int made_inside(core_state *state, const walk *way, PyObject *node)
-{
-    PyObject *number = PyObject_CallMethodObjArgs(node, state->name_sequence_nr, NULL);
-    if (number == NULL) {
-        return -1;
-    }
-    const uint64_t sequence_nr = PyLong_AsUnsignedLongLong(number);
-    Py_DECREF(number);
-    if (sequence_nr == UINT64_MAX) {
-        PyErr_Clear(); /* also what a failed conversion gives */
-        return 0;
-    }
-    return sequence_nr >= (uint64_t)way->running->entry_sequence_nr;
-}
-
-static bool visit(core_state *state, walk *way, PyObject *node)
-{
-    PyObject *next = PyObject_GetAttr(node, state->name_next_functions);
-    if (next == NULL) {
-        return false;
-    }
-    bool ok = true;
-    const frame *running = way->running;
-    const Py_ssize_t size = PyTuple_Size(next);
-    for (Py_ssize_t i = 0; ok && i < size; i++) {
-        PyObject *pair = PyTuple_GetItem(next, i);
-        PyObject *to = PyTuple_GetItem(pair, 0);
-        if (to == Py_None) {
-            continue;
-        }
-        const uint32_t output_nr = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GetItem(pair, 1));
-        uint32_t edge = 0;
-        while (edge < running->edge_count &&
-               (running->edges[edge].node != to || running->edges[edge].output_nr != output_nr)) {
-            edge++;
-        }
-        if (edge < running->edge_count) {
-            ok = add_consumer(way, node, edge, (uint32_t)i);
-            continue;
-        }
-        const int inside = made_inside(state, way, to);
-        ok = inside >= 0 && (inside == 0 || reach(way, to));
-    }
-    Py_DECREF(next);
-    return ok;
-}
-
-/* An input that goes out unchanged (its gradient can't be told from that of its other uses), or
- * that goes in twice (the parts can't be told apart): no row rather than a made-up value. */
-static bool is_ambiguous(const frame *running, uint32_t edge, const bool *passed_on)
-{
-    if (passed_on[edge]) {
-        return true;
-    }
-    for (uint32_t i = 0; i < running->edge_count; i++) {
-        if (i != edge && running->edges[i].node == running->edges[edge].node &&
-            running->edges[i].output_nr == running->edges[edge].output_nr) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Starts the walk at the outputs, and marks the edges that are an output themselves. */
-static bool begin_walk(core_state *state, walk *way, const tensor_list *outputs, bool *passed_on)
-{
-    for (uint32_t i = 0; i < outputs->count; i++) {
-        const int required = requires_grad(state, outputs->items[i].tensor);
-        if (required < 0) {
-            return false;
-        }
-        if (!required) {
-            continue;
-        }
-        uint32_t output_nr = 0;
-        PyObject *node = gradient_node(state, outputs->items[i].tensor, &output_nr);
-        if (node == NULL) {
-            return false;
-        }
-        bool is_edge = false;
-        for (uint32_t edge = 0; edge < way->running->edge_count; edge++) {
-            if (way->running->edges[edge].node == node &&
-                way->running->edges[edge].output_nr == output_nr) {
-                passed_on[edge] = true;
-                is_edge = true;
-            }
-        }
-        int inside = is_edge ? 0 : made_inside(state, way, node);
-        if (inside > 0 && !reach(way, node)) {
-            inside = -1;
-        }
-        Py_DECREF(node);
-        if (inside < 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Number of different nodes that consume the edge. A node's entries follow one another. */
-static uint32_t count_nodes(const walk *way, uint32_t edge)
-{
-    uint32_t count = 0;
-    const PyObject *last = NULL;
-    for (uint32_t i = 0; i < way->count; i++) {
-        if (way->consumers[i].edge == edge && way->consumers[i].node != last) {
-            last = way->consumers[i].node;
-            count++;
-        }
-    }
-    return count;
-}
-
-static bool hook_edge(module_hook *hook, const walk *way, uint32_t edge, uint32_t *positions)
-{
-    const uint32_t expected = count_nodes(way, edge);
-    const int32_t slot = way->running->edges[edge].slot;
+    uint32_t *positions = tp_alloc((count + 1) * sizeof(*positions));
     PyObject *leader = NULL;
-    bool ok = true;
-    for (uint32_t i = 0; ok && i < way->count;) {
-        PyObject *node = way->consumers[i].node;
-        uint32_t count = 0;
-        for (; i < way->count && way->consumers[i].node == node; i++) {
-            if (way->consumers[i].edge == edge) {
-                positions[count++] = way->consumers[i].position;
-            }
+    bool ok = positions != NULL;
+    for (uint32_t i = 0; ok && i < count;) {
+        const found_use *first = &uses[i];
+        uint32_t number = 0;
+        for (; i < count && uses[i].node == first->node; i++) {
+            positions[number++] = uses[i].position;
         }
-        if (count == 0) {
-            continue;
-        }
-        PyObject *part =
-            input_grad_hook_node(hook, node, positions, count, (input_grad *)(void *)leader,
-                                 expected, slot, way->running);
+        PyObject *part = input_grad_hook_node(row, first->node, positions, number, first->geometry,
+                                              (input_grad *)(void *)leader, nodes);
         ok = part != NULL;
         if (leader == NULL) {
             leader = part;
@@ -282,45 +137,206 @@ static bool hook_edge(module_hook *hook, const walk *way, uint32_t edge, uint32_
             Py_XDECREF(part);
         }
     }
+    if (positions == NULL) {
+        PyErr_NoMemory();
+    }
     Py_XDECREF(leader);
+    tp_free(positions);
     return ok;
 }
 
-bool input_edges_follow(module_hook *hook, const frame *running, const tensor_list *outputs)
+static bool is_output(const walk *way, const PyObject *node, uint32_t output_nr)
 {
-    core_state *state = hook->monitor->state;
-    walk way = {.running = running, .nodes = PyList_New(0), .seen = PySet_New(NULL)};
-    bool *passed_on = tp_calloc(running->edge_count, sizeof(*passed_on));
-    uint32_t *positions = NULL;
-    bool ok = false;
-    if (way.nodes == NULL || way.seen == NULL || passed_on == NULL) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    ok = begin_walk(state, &way, outputs, passed_on);
-    for (Py_ssize_t i = 0; ok && i < PyList_Size(way.nodes); i++) {
-        ok = visit(state, &way, PyList_GetItem(way.nodes, i));
-    }
-    if (!ok || way.count == 0) {
-        goto end;
-    }
-    positions = tp_alloc(way.count * sizeof(*positions));
-    if (positions == NULL) {
-        PyErr_NoMemory();
-        ok = false;
-        goto end;
-    }
-    for (uint32_t edge = 0; ok && edge < running->edge_count; edge++) {
-        if (!is_ambiguous(running, edge, passed_on)) {
-            ok = hook_edge(hook, &way, edge, positions);
+    for (uint32_t i = 0; i < way->outputs.count; i++) {
+        if (way->outputs.edges[i].node == node && way->outputs.edges[i].output_nr == output_nr) {
+            return true;
         }
     }
+    return false;
+}
 
-end:
-    tp_free(positions);
-    tp_free(passed_on);
-    tp_free(way.consumers);
-    Py_XDECREF(way.nodes);
-    Py_XDECREF(way.seen);
+/* Uses of the edge with this number that the walk has found, copied together. *uses is to be
+ * freed; NULL with an error set when memory ran out. */
+static uint32_t uses_of(const walk *way, uint32_t edge, found_use **uses)
+{
+    uint32_t count = 0;
+    *uses = tp_alloc((way->use_count + 1) * sizeof(**uses));
+    if (*uses == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (uint32_t i = 0; i < way->use_count; i++) {
+        if (way->uses[i].edge == edge) {
+            (*uses)[count++] = way->uses[i];
+        }
+    }
+    return count;
+}
+
+/* The frame around the one that has just been taken out, if it wants to know. */
+static frame *outer_frame(const frame *running)
+{
+    const monitor_object *monitor = running->hook->monitor;
+    for (uint32_t i = monitor->frame_count; i-- > 0;) {
+        frame *outer = monitor->frames[i];
+        if (outer->thread == running->thread && outer->graph_task == running->graph_task) {
+            if (outer->gradients) {
+                return outer;
+            }
+        }
+    }
+    return NULL;
+}
+
+static bool hand_to(frame *outer, handed_on *input)
+{
+    if (outer == NULL) {
+        handed_on_clear(input);
+        return true;
+    }
+    return passages_hand_on(&outer->within, input);
+}
+
+/* An input that goes out as it came: what it is used for afterwards belongs to its gradient, too.
+ * Of one result among several nobody knows whether it is used at all. */
+static bool hand_on(walk *way, uint32_t edge, const found_use *uses, uint32_t count, frame *outer)
+{
+    const frame *running = way->running;
+    const input_edge *from = &running->edges[edge];
+    if (outer == NULL || way->output_count != 1) {
+        return true;
+    }
+    handed_on input = {
+        .row = {running->hook, from->slot, running->micro_step, running->call},
+        .node = Py_NewRef(from->node),
+        .output_nr = from->output_nr,
+        .entry = running->entry_sequence_nr,
+        .exit = core_call_int(way->state->sequence_nr),
+    };
+    Py_INCREF((PyObject *)running->hook);
+    bool ok = !PyErr_Occurred();
+    for (uint32_t i = 0; ok && i < count; i++) {
+        ok =
+            edge_list_add(&input.uses, uses[i].node, uses[i].position, from->node, from->output_nr);
+    }
+    if (!ok) {
+        handed_on_clear(&input);
+        return false;
+    }
+    return hand_to(outer, &input);
+}
+
+static bool hook_handed_on(const handed_on *input)
+{
+    found_use *uses = tp_calloc(input->uses.count + 1, sizeof(*uses));
+    if (uses == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (uint32_t i = 0; i < input->uses.count; i++) {
+        uses[i].node = input->uses.edges[i].node;
+        uses[i].position = input->uses.edges[i].position;
+    }
+    const bool ok = hook_uses(&input->row, uses, input->uses.count);
+    tp_free(uses);
+    return ok;
+}
+
+/* What a module inside handed on, seen from around it. The tensor and the module's output are one
+ * object: that a use is one of the output is certain only where there is no more than one. uses:
+ * those that this forward made. */
+static bool settle(walk *way, handed_on *input, const found_use *uses, uint32_t count, frame *outer)
+{
+    uint32_t before = 0;
+    uint32_t after = 0;
+    const bool goes_out = is_output(way, input->node, input->output_nr);
+    const int made_here = walk_made_inside(way, input->node);
+    bool ok = made_here >= 0;
+    for (uint32_t i = 0; ok && i < count; i++) {
+        const int64_t number = walk_sequence_nr(way->state, uses[i].node);
+        ok = !PyErr_Occurred();
+        before += number < input->entry;
+        if (ok && number >= input->exit) {
+            after++;
+            ok = edge_list_add(&input->uses, uses[i].node, uses[i].position, input->node,
+                               input->output_nr);
+        }
+    }
+    if (!ok) {
+        return false;
+    }
+    if (!input->any && after + goes_out > 1) {
+        return true;
+    }
+    if (!goes_out) {
+        return hook_handed_on(input);
+    }
+    if (made_here && before == 0 && after == 0) {
+        return gradient_hook_node(&input->row, input->node, input->output_nr);
+    }
+    /* Nobody out there has it but by the way of this output. */
+    input->any = input->any || made_here;
+    input->exit = core_call_int(way->state->sequence_nr);
+    return !PyErr_Occurred() && hand_to(outer, input);
+}
+
+static bool follow_own(walk *way, frame *outer)
+{
+    const frame *running = way->running;
+    bool ok = true;
+    for (uint32_t edge = 0; ok && edge < running->edge_count; edge++) {
+        const input_edge *from = &running->edges[edge];
+        const input_row row = {running->hook, from->slot, running->micro_step, running->call};
+        found_use *uses = NULL;
+        const uint32_t count = uses_of(way, edge, &uses);
+        ok = uses != NULL &&
+             (is_output(way, from->node, from->output_nr) ? hand_on(way, edge, uses, count, outer)
+                                                          : hook_uses(&row, uses, count));
+        tp_free(uses);
+    }
+    return ok;
+}
+
+static bool follow_handed(walk *way, frame *outer)
+{
+    const frame *running = way->running;
+    const uint32_t handed_count = running->within == NULL ? 0 : running->within->handed_count;
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < handed_count; i++) {
+        found_use *uses = NULL;
+        const uint32_t count = uses_of(way, running->edge_count + i, &uses);
+        ok = uses != NULL && settle(way, &running->within->handed[i], uses, count, outer);
+        tp_free(uses);
+    }
+    return ok;
+}
+
+bool input_edges_wanted(const frame *running)
+{
+    return running->edge_count > 0 ||
+           (running->within != NULL && running->within->handed_count > 0);
+}
+
+bool input_edges_pass(frame *running)
+{
+    frame *outer = running->within == NULL ? NULL : outer_frame(running);
+    passages *left = running->within;
+    if (outer == NULL) {
+        return true;
+    }
+    running->within = NULL;
+    return passages_move(&outer->within, left);
+}
+
+bool input_edges_follow(const frame *running, const tensor_list *outputs, PyObject *const *inputs)
+{
+    frame *outer = outer_frame(running);
+    walk way;
+    bool ok = walk_graph(&way, running, outputs, inputs) && follow_own(&way, outer) &&
+              follow_handed(&way, outer);
+    if (ok && outer != NULL) {
+        ok = passages_add(&outer->within, Py_NewRef(way.starts), &way.leaving);
+    }
+    walk_free(&way);
     return ok;
 }

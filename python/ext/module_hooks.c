@@ -9,6 +9,15 @@
 #include "input_edges.h"
 #include "recording.h"
 
+static bool is_linear(const core_state *state, PyObject *module)
+{
+    PyObject *forward = PyObject_GetAttrString((PyObject *)Py_TYPE(module), "forward");
+    const bool yes = forward == state->linear_forward;
+    Py_XDECREF(forward);
+    PyErr_Clear();
+    return yes;
+}
+
 PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 6) {
@@ -40,6 +49,7 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     hook->vpp_stage = (int32_t)vpp_stage;
     hook->root = root;
     hook->recorded = recorded;
+    hook->linear = is_linear(monitor->state, args[0]);
     hook->filter =
         side_filter_of(monitor->config, target < 0 ? NULL : &monitor->config->targets[target]);
     hook->name = core_name(args[1]);
@@ -250,9 +260,11 @@ static bool enter(module_hook *hook, PyObject *const *args)
     return monitor_push_frame(monitor, running) && ok;
 }
 
-static bool leave(module_hook *hook, const frame *running, PyObject *output)
+/* values: the arguments, the keyword arguments, and what the module returned. */
+static bool leave(module_hook *hook, frame *running, PyObject *const *values)
 {
     monitor_object *monitor = hook->monitor;
+    PyObject *const output = values[2];
     tensor_list outputs;
     bool ok =
         side_collect(hook, running->values ? SIDE_OUTPUT : SIDE_OUTPUT_GRAD, &output, &outputs);
@@ -265,10 +277,12 @@ static bool leave(module_hook *hook, const frame *running, PyObject *output)
         ok = gradient_hook_tensor(hook, outputs.items[i].tensor, TP_ROLE_OUTPUT,
                                   slot_of(&outputs, i), running);
     }
-    if (ok && gradients && running->edge_count > 0) {
+    if (ok && gradients && !input_edges_wanted(running)) {
+        ok = input_edges_pass(running);
+    } else if (ok && gradients) {
         /* The way back to an input may start at any output, whichever of them are recorded. */
         ok = change_side(hook, SIDE_ALL, &output, &outputs) &&
-             input_edges_follow(hook, running, &outputs);
+             input_edges_follow(running, &outputs, values);
     }
     tensor_list_free(&outputs);
     return ok;
@@ -303,7 +317,7 @@ static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     }
     const uint64_t begin = tp_clock_monotonic();
     const bool recorded = running->values || running->gradients;
-    PyObject *result = !recorded || leave(hook, running, args[3])
+    PyObject *result = !recorded || leave(hook, running, args + 1)
                            ? Py_NewRef(Py_None)
                            : monitor_trouble(monitor, hook->name);
     monitor_free_frame(monitor, running);

@@ -4,6 +4,7 @@
 
 #include "forwards.h"
 #include "monitor_object.h"
+#include "passages.h"
 #include "sides.h"
 
 /* The sites of one side: number slot + 1. */
@@ -30,6 +31,7 @@ typedef struct module_hook {
     int32_t vpp_stage;
     bool root;             /* its training forwards count the micro steps */
     bool recorded;         /* false: only counts */
+    bool linear;           /* its forward is that of torch.nn.Linear */
     uint64_t seen_forward; /* calls counts the calls in this forward of the root */
     uint32_t calls;
     owed_calls owed;

@@ -289,7 +289,7 @@ static PyObject *monitor_counters(PyObject *object, PyObject *Py_UNUSED(unused))
         tp_monitor_get_counters(self->monitor, &c);
     }
     return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "steps",
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "steps",
         (unsigned long long)c.steps, "records", (unsigned long long)c.records, "gaps",
         (unsigned long long)c.gaps, "alerts", (unsigned long long)c.alerts, "errors",
         (unsigned long long)c.errors, "unreadable", (unsigned long long)self->unreadable, "hook_ns",
@@ -298,7 +298,7 @@ static PyObject *monitor_counters(PyObject *object, PyObject *Py_UNUSED(unused))
         "bytes_csv", (unsigned long long)c.bytes_csv, "bytes_tensorboard",
         (unsigned long long)c.bytes_tensorboard, "journaled_steps",
         (unsigned long long)c.journaled_steps, "followed_steps",
-        (unsigned long long)c.followed_steps);
+        (unsigned long long)c.followed_steps, "graph_nodes", (unsigned long long)self->graph_nodes);
 }
 
 static PyObject *monitor_key(PyObject *object, PyObject *args, PyObject *kwargs)

@@ -9,6 +9,7 @@
 
 struct module_hook;
 struct input_grad;
+struct passages;
 struct scalar_series;
 
 /* One series that a hook writes to: its key, and the shape that came last. */
@@ -41,6 +42,7 @@ typedef struct frame {
     uint32_t micro_step;
     uint32_t call;
     int64_t entry_sequence_nr;
+    struct passages *within; /* owned: what the modules inside left; NULL: nothing */
     input_edge *edges;
     uint32_t edge_count;
     uint32_t edge_capacity;
@@ -78,6 +80,7 @@ typedef struct monitor_object {
     uint64_t forward;      /* number of training forwards of root modules, since open */
     uint32_t *micro_steps; /* for each chunk: training forwards of its root module in this step */
     uint32_t chunk_count;
+    uint64_t graph_nodes; /* looked at on the way back to inputs */
     memo_table memo;
     frame **frames;
     uint32_t frame_count, frame_capacity;

@@ -246,23 +246,6 @@ def test_a_leaf_as_input(tmp_path: Path) -> None:
     assert equal(norm_of(rows(session), "fc.input", "actv_grad"), x.grad)
 
 
-def test_no_row_for_a_gradient_that_cannot_be_told_apart(tmp_path: Path) -> None:
-    def outer(m: Any, x: Tensor) -> Tensor:
-        y = m.same(x * 2)
-        total: Tensor = m.pair(y, y).sum() + y.sum()
-        return total
-
-    model = Call(outer, same=nn.Identity(), pair=Call(lambda _, a, b: a * b), fc=linear())
-    session = start(model, tmp_path)
-    model(draw(3, 4).requires_grad_()).backward()
-    session.step()
-    records = rows(session)
-    assert not named(records, "same.input", "actv_grad")
-    assert not named(records, "pair.input_0", "actv_grad")
-    assert not named(records, "pair.input_1", "actv_grad")
-    assert len(named(records, "same.output", "actv_grad")) == 1
-
-
 def test_consumers_that_never_run_in_a_backward(tmp_path: Path) -> None:
     model = Call(lambda m, x: m.two(m.fc(x)), fc=linear(), two=Call(lambda _, y: (y * 2, y * 3)))
     session = start(model, tmp_path)
