@@ -9,6 +9,7 @@ hits all alike; what is printed are medians, ratios as medians of each round's r
 * avx2: the same with AVX2 where the machine has more;
 * six ops: what the monitors before it asked torch for, each with its own read: norm and mean in
   f64, min, max, share of zeros, number of NaN;
+* 2 threads: in wall time, and so is the one thread that it is compared with in the goals;
 * NumKong: its `moments` and its `minmax`, two reads for four of the fields.
 
 Another table does the same for Adam's update and ratio: `compute_adam` with two histograms of 30
@@ -47,7 +48,7 @@ LIBRARY = BUILD / "tests" / "kernels" / "libkernels_bench.so"
 
 EPS = 1e-8
 SAMPLE_NS = 300_000  # calls are repeated until one sample takes about this long
-COLUMNS = ["read", "pass", "+ all", "avx2", "six ops", "numkong"]
+COLUMNS = ["read", "pass", "+ all", "avx2", "2 wall", "six ops", "numkong"]
 ADAM_COLUMNS = ["read", "pass", "torch"]
 SCALAR, AVX2, AVX512, NEON = range(4)
 ISA = {"scalar": SCALAR, "avx2": AVX2, "avx512": AVX512, "neon": NEON}
@@ -81,9 +82,10 @@ def load_library() -> ctypes.CDLL:
     pointer, i64, u32, u64 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64
     library.tp_bench_stats.argtypes = [pointer, i64, u32, ctypes.c_int, ctypes.c_int, u64]
     library.tp_bench_call.argtypes = [pointer, i64, u32, u64]
+    library.tp_bench_threads.argtypes = [pointer, i64, u32, u32, u64]
     library.tp_bench_read.argtypes = [pointer, u64, u64]
-    for function in (library.tp_bench_stats, library.tp_bench_call, library.tp_bench_read):
-        function.restype = u64
+    for name in ("stats", "call", "threads", "read"):
+        getattr(library, f"tp_bench_{name}").restype = u64
     return library
 
 
@@ -159,12 +161,17 @@ def measure(library: ctypes.CDLL, name: str, x: Tensor, rounds: int) -> Row:
     def native(isa: int, extras: int = 0) -> Callable[[int], float]:
         return lambda k: library.tp_bench_stats(address, n, kind.number, isa, extras, k)
 
+    def threaded(threads: int) -> Callable[[int], float]:
+        return lambda k: library.tp_bench_threads(address, n, kind.number, threads, k)
+
     ways: dict[str, Callable[[int], float]] = {
         "read": lambda k: library.tp_bench_read(address, size, k),
         "pass": native(best),
     }
     if best == AVX512:
         ways["avx2"] = native(AVX2)
+    if name in ("f32", "bf16"):
+        ways["1 wall"], ways["2 wall"] = threaded(1), threaded(2)
     if size <= 64 << 20:
         ways["+ all"] = native(best, 7)
         ways["six ops"] = python_loop(lambda: six_ops(x))
@@ -217,7 +224,8 @@ class Give(nn.Module):
 def hook_to_slot(rounds: int) -> float:
     """Nanoseconds from a hook's call to the filled slot, less those of a hook that does nothing.
 
-    The one that does nothing is the same hook in a step that isn't collected.
+    Of a module's two hooks together; those that do nothing are the same in a step that isn't
+    collected.
     """
     calls = 300
     chains = []
@@ -293,6 +301,9 @@ def goals(rows: list[Row]) -> None:
             over = 1.4 if row.bytes <= mib else 1.8
             goal = Goal(f"{what}: NumKong's moments + minmax over the pass", True, over, "times")
             print(goal.line(row.ratios["numkong"]))
+        if "2 wall" in row.ratios:
+            goal = Goal(f"{what}: 2 threads, speed over one (1 less noise)", True, 0.97, "times")
+            print(goal.line(row.ratios["1 wall"] / row.ratios["2 wall"]))
         if row.dtype in ("f32", "bf16") and "avx2" in row.ratios and row.bytes >= 64 * mib:
             goal = Goal(f"{what}: AVX2, share of AVX-512's speed", True, 0.8)
             print(goal.line(1.0 / row.ratios["avx2"]))

@@ -12,13 +12,20 @@
 EXPORT uint64_t tp_bench_stats(const void *data, int64_t n, uint32_t dtype, int isa, int with,
                                uint64_t repeats);
 EXPORT uint64_t tp_bench_call(const void *data, int64_t n, uint32_t dtype, uint64_t repeats);
+EXPORT uint64_t tp_bench_threads(const void *data, int64_t n, uint32_t dtype, uint32_t threads,
+                                 uint64_t repeats);
 EXPORT uint64_t tp_bench_read(const void *data, uint64_t bytes, uint64_t repeats);
+
+static uint64_t ns_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
 
 static uint64_t cpu_ns(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    return ns_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* with: 1 a histogram, 2 exponents, 4 the hash. */
@@ -36,6 +43,7 @@ uint64_t tp_bench_stats(const void *data, int64_t n, uint32_t dtype, int isa, in
         .high = 1.0,
         .exponents = (with & 2) != 0 ? &exponents : NULL,
         .hash = (with & 4) != 0 ? &hash : NULL,
+        .threads = 1,
     };
     const tp_tensor tensor = {data, &n, NULL, dtype, 1};
     tp_stats stats;
@@ -60,6 +68,22 @@ uint64_t tp_bench_call(const void *data, int64_t n, uint32_t dtype, uint64_t rep
         }
     }
     return cpu_ns() - start;
+}
+
+/* In wall time, as other threads take part. */
+uint64_t tp_bench_threads(const void *data, int64_t n, uint32_t dtype, uint32_t threads,
+                          uint64_t repeats)
+{
+    const tp_stats_options options = {.eps = 1e-8, .threads = threads};
+    const tp_tensor tensor = {data, &n, NULL, dtype, 1};
+    tp_stats stats;
+    const uint64_t start = ns_of(CLOCK_MONOTONIC);
+    for (uint64_t i = 0; i < repeats; i++) {
+        if (tp_stats_compute_with(&tensor, &options, &stats) != TP_OK) {
+            abort();
+        }
+    }
+    return ns_of(CLOCK_MONOTONIC) - start;
 }
 
 /* The plain read, as fast as this machine can: nothing but loads, ahead of which the memory is

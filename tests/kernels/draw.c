@@ -45,7 +45,7 @@ static uint8_t *first_page(size_t *room)
     static size_t size;
     if (first == NULL) {
         const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-        size = (DRAW_BYTES + page - 1) / page * page;
+        size = (DRAW_LARGE_BYTES + page - 1) / page * page;
         uint8_t *all =
             mmap(NULL, size + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, (off_t)0);
         if (all == MAP_FAILED || mprotect(all + page, size, PROT_READ | PROT_WRITE) != 0) {
@@ -285,12 +285,36 @@ static void some_dimensions(draw_tensor *out)
     }
 }
 
-void draw_next(draw_tensor *out, uint32_t dtype)
+static void draw_options(draw_tensor *out)
 {
     static const double bounds[] = {0.0, 1e-8, 1e-45, 1e-310, 0.05, 1.0, 1e39, INFINITY};
     static const uint32_t bin_counts[] = {1, 7, 30, 1000};
     static const double lows[] = {-1.0, 0.0, -0.05, -1e30};
     static const double widths[] = {2.0, 1.0, 0.1, 1e30};
+    out->eps = bounds[draw_below(sizeof(bounds) / sizeof(bounds[0]))];
+    const uint64_t range = draw_below(4);
+    out->bin_count = bin_counts[draw_below(4)];
+    out->low = lows[range];
+    out->high = lows[range] + widths[range];
+}
+
+void draw_large(draw_tensor *out, uint32_t dtype)
+{
+    const size_t size = tp_dtype_size(dtype);
+    const size_t least = ((size_t)1 << 20) / size;
+    const size_t n = least + 1 + draw_below(DRAW_LARGE_BYTES / size - least);
+    out->bytes = n * size;
+    uint8_t *data = draw_place(out->bytes, true);
+    out->shape[0] = (int64_t)n;
+    out->strides[0] = 1;
+    out->tensor = (tp_tensor){data, out->shape, out->strides, dtype, 1};
+    out->memory = data;
+    fill(dtype, data, n);
+    draw_options(out);
+}
+
+void draw_next(draw_tensor *out, uint32_t dtype)
+{
     const size_t size = tp_dtype_size(dtype);
     out->tensor = (tp_tensor){.shape = out->shape, .strides = out->strides, .dtype = dtype};
     int64_t start;
@@ -311,9 +335,5 @@ void draw_next(draw_tensor *out, uint32_t dtype)
     fill(dtype, data, touched);
     out->memory = data;
     out->tensor.data = data + start * (int64_t)size;
-    out->eps = bounds[draw_below(sizeof(bounds) / sizeof(bounds[0]))];
-    const uint64_t range = draw_below(4);
-    out->bin_count = bin_counts[draw_below(4)];
-    out->low = lows[range];
-    out->high = lows[range] + widths[range];
+    draw_options(out);
 }

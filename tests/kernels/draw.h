@@ -10,7 +10,8 @@
 #include "tensorprobe/stats.h"
 
 #define DRAW_DIMS 4
-#define DRAW_BYTES ((size_t)3 * 8194 * 16) /* of the largest tensor */
+#define DRAW_BYTES ((size_t)3 * 8194 * 16) /* of the largest tensor that is drawn */
+#define DRAW_LARGE_BYTES ((size_t)5 << 19) /* of one that several threads read */
 
 typedef struct draw_tensor {
     tp_tensor tensor;
@@ -22,6 +23,7 @@ typedef struct draw_tensor {
     uint32_t bin_count; /* of a histogram over [low, high] */
     double low;
     double high;
+    uint32_t threads; /* left alone by the draws */
 } draw_tensor;
 
 /* The next draws are those of this number. */
@@ -35,8 +37,11 @@ uint64_t draw_setting(const char *name, uint64_t usual);
 /* A tensor of this dtype in the guarded memory, over the one that was drawn before. */
 void draw_next(draw_tensor *out, uint32_t dtype);
 
-/* The same for a contiguous one of n elements, with nothing in it yet: at_end says whether the page
- * behind it is the guard, or the one before it. At most DRAW_BYTES. */
+/* A contiguous one of more than 1 MiB, up to DRAW_LARGE_BYTES. */
+void draw_large(draw_tensor *out, uint32_t dtype);
+
+/* Guarded memory with nothing in it yet: at_end says whether the page behind it is the guard, or the
+ * one before it. At most DRAW_LARGE_BYTES. */
 uint8_t *draw_place(size_t bytes, bool at_end);
 
 /* Elements that may be touched (the offset of the first one, *start, among them), or SIZE_MAX when
