@@ -32,7 +32,9 @@ static const char help[] =
     "  --alerts         after the summary every alert, not only the first 10 steps that have some\n"
     "  --series         after the summary every series: its steps, records and last norm\n"
     "\n"
-    "  --table TABLE    runs, keys, series (the values), alerts, steps, or gaps (steps given up)\n"
+    "  --table TABLE    runs, keys, series (the values), alerts, steps, gaps (steps given up), or\n"
+    "                   overview (smallest and largest norms, NaN and Inf, in spans of steps)\n"
+    "  --width N        of overview: steps in a span at most; without it, as many as there are\n"
     "  --step N         of step N alone; N-M and N- are ranges\n"
     "  --quantity WORD  actv, actv_grad, grad_reduced …; may be given again\n"
     "  --role WORD      input, output; may be given again\n"
@@ -41,11 +43,6 @@ static const char help[] =
     "  --format FORMAT  table, csv, or json (an object a line; \"NaN\", \"Infinity\" are strings)\n"
     "\n"
     "  --help           this text\n";
-
-static const char *const table_names[] = {
-    [TP_TABLE_RUNS] = "runs",     [TP_TABLE_KEYS] = "keys",   [TP_TABLE_SERIES] = "series",
-    [TP_TABLE_ALERTS] = "alerts", [TP_TABLE_STEPS] = "steps", [TP_TABLE_GAPS] = "gaps",
-};
 
 /* What people want to see first; csv and JSON have every column. Of a single journal without the
  * first two. */
@@ -57,6 +54,8 @@ static const char *const first_columns[] = {
     [TP_TABLE_ALERTS] = "run,rank,step,rule,quantity,row,op,value,baseline,more",
     [TP_TABLE_STEPS] = "run,rank,attempt,step,partial,skipped,gap,count,unfilled,errors,time",
     [TP_TABLE_GAPS] = "run,rank,attempt,step,count,time",
+    [TP_TABLE_OVERVIEW] = "run,rank,first_step,last_step,quantity,row,count,nan,inf,norm_min,"
+                          "norm_max",
 };
 
 /* The command line. Lists are pointers into argv, one behind the other. */
@@ -110,7 +109,6 @@ static tp_status read_option(struct request *request, int letter, const char *te
 {
     static const char *const formats[] = {
         [TP_PRINT_TABLE] = "table", [TP_PRINT_CSV] = "csv", [TP_PRINT_JSON] = "json"};
-    int number = 0;
     uint64_t rank = 0;
     switch (letter) {
     case 'a':
@@ -120,13 +118,13 @@ static tp_status read_option(struct request *request, int letter, const char *te
         request->series = true;
         return TP_OK;
     case 't':
-        if (read_word(table_names, sizeof table_names / sizeof *table_names, text, &number) !=
-            TP_OK) {
+        request->query.table = tp_table_from_name(text);
+        if (request->query.table == 0) {
             return tp_fail(error, TP_ERR_ARGUMENT,
-                           "no such table: %.60s; write runs, keys, series, alerts, steps or gaps",
+                           "no such table: %.60s; write runs, keys, series, alerts, steps, gaps or "
+                           "overview",
                            text);
         }
-        request->query.table = (uint32_t)number;
         return TP_OK;
     case 'n':
         return read_steps(text, &request->query)
@@ -136,6 +134,10 @@ static tp_status read_option(struct request *request, int letter, const char *te
         return tp_selection_add_quantity(&request->query.selection, text, error);
     case 'o':
         return tp_selection_add_role(&request->query.selection, text, error);
+    case 'w':
+        return read_number(&text, &request->query.width) && *text == '\0'
+                   ? TP_OK
+                   : tp_fail(error, TP_ERR_ARGUMENT, "no width: %.60s; write a number", text);
     case 'r':
         if (!read_number(&text, &rank) || *text != '\0' || rank > UINT32_MAX) {
             return tp_fail(error, TP_ERR_ARGUMENT, "no rank: %.60s; write a number", text);
@@ -245,6 +247,7 @@ int tp_tool_show(int argc, char **argv)
                                             {"quantity", required_argument, NULL, 'q'},
                                             {"role", required_argument, NULL, 'o'},
                                             {"rank", required_argument, NULL, 'r'},
+                                            {"width", required_argument, NULL, 'w'},
                                             {"columns", required_argument, NULL, 'c'},
                                             {"format", required_argument, NULL, 'f'},
                                             TP_TOOL_HELP,

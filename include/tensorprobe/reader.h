@@ -13,9 +13,22 @@ extern "C" {
 typedef struct tp_reader tp_reader;
 
 /* What the next frame of the journal was. Definitions of keys and shapes are taken in silently. */
-#define TP_ITEM_BATCH 1  /* a step: item.batch */
-#define TP_ITEM_ALERTS 2 /* alerts of the step in item.batch.step: item.batch.records */
-#define TP_ITEM_CLOSE 3  /* the monitor closed the journal cleanly here */
+#define TP_ITEM_BATCH 1    /* a step: item.batch */
+#define TP_ITEM_ALERTS 2   /* alerts of the step in item.batch.step: item.batch.records */
+#define TP_ITEM_CLOSE 3    /* the monitor closed the journal cleanly here */
+#define TP_ITEM_OVERVIEW 4 /* what tp_reader_overview asks for: item.overviews */
+
+/* The records of one key in a span of steps. Stored in journals as is: fields are never moved. */
+typedef struct tp_overview {
+    uint64_t first_step; /* of those that have records */
+    uint64_t last_step;
+    uint32_t key;
+    uint32_t count;  /* records */
+    uint32_t nan;    /* records of tensors with a NaN */
+    uint32_t inf;    /* records of tensors with an infinity and no NaN */
+    double norm_min; /* of the norms that are finite; NaN when none is */
+    double norm_max;
+} tp_overview;
 
 /* Where a reader stands: everything before it has been handed out. */
 typedef struct tp_position {
@@ -26,8 +39,10 @@ typedef struct tp_position {
 typedef struct tp_item {
     uint32_t type; /* TP_ITEM_… */
     uint32_t reserved;
-    tp_batch batch;       /* valid until the next call on the reader */
-    tp_position position; /* after this frame */
+    tp_batch batch;               /* valid until the next call on the reader */
+    tp_position position;         /* after this frame */
+    const tp_overview *overviews; /* valid until the next call on the reader */
+    uint64_t overview_count;
 } tp_item;
 
 typedef struct tp_run_info {
@@ -52,6 +67,12 @@ TP_API tp_status tp_reader_seek(tp_reader *reader, tp_position position, tp_erro
  * enough to see how far a journal goes, and to learn its keys. */
 TP_API void tp_reader_limit(tp_reader *reader, uint64_t first, uint64_t last,
                             uint32_t headers_only);
+
+/* From now on tp_reader_next hands out overviews instead of batches and alerts: spans of at most so
+ * many steps (0: of all steps of a segment), each within one segment. Segments that have ended keep
+ * some for every 16, 256 … steps, and one for all; where these don't do, they are made from the
+ * records. Spans of a stored overview may reach beyond the limit of steps. */
+TP_API void tp_reader_overview(tp_reader *reader, uint64_t width);
 
 /* The next frame. TP_END: nothing more at present (a torn tail counts as nothing); calling again
  * later goes on when the writer has gone on. TP_ERR_CORRUPT: a damaged frame in the middle; the

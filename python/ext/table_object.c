@@ -49,19 +49,6 @@ static uint32_t *ranks_of(PyObject *list, uint32_t *count)
     return ranks;
 }
 
-static uint32_t table_of(const char *name)
-{
-    static const char *const names[] = {
-        [TP_TABLE_RUNS] = "runs",     [TP_TABLE_KEYS] = "keys",   [TP_TABLE_SERIES] = "series",
-        [TP_TABLE_ALERTS] = "alerts", [TP_TABLE_STEPS] = "steps", [TP_TABLE_GAPS] = "gaps",
-    };
-    uint32_t table = TP_TABLE_GAPS;
-    while (table > 0 && strcmp(names[table], name) != 0) {
-        table--;
-    }
-    return table;
-}
-
 /* What the arguments are while they are parsed. */
 typedef struct arguments {
     const char *table;
@@ -69,6 +56,7 @@ typedef struct arguments {
     unsigned long long first_step, last_step;
     int slot;
     long long call, micro_step;
+    unsigned long long width;
 } arguments;
 
 static tp_status add_words(PyObject *list, tp_selection *selection,
@@ -88,7 +76,7 @@ static tp_status add_words(PyObject *list, tp_selection *selection,
 /* NULL with an error set. */
 static tp_query *make_query(const arguments *given)
 {
-    tp_query_options options = tp_query_options_defaults(table_of(given->table));
+    tp_query_options options = tp_query_options_defaults(tp_table_from_name(given->table));
     tp_query *query = NULL;
     tp_error error = {0};
     if (options.table == 0) {
@@ -100,6 +88,7 @@ static tp_query *make_query(const arguments *given)
     options.selection.slot = given->slot;
     options.selection.call = given->call;
     options.selection.micro_step = given->micro_step;
+    options.width = given->width;
     const char **directories = texts_of(given->directories, &options.directory_count);
     const char **columns =
         directories == NULL ? NULL : texts_of(given->columns, &options.column_count);
@@ -134,14 +123,14 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"table",     "directories", "columns",    "ranks", "first_step",
                             "last_step", "names",       "quantities", "roles", "slot",
-                            "call",      "micro_step",  NULL};
+                            "call",      "micro_step",  "width",      NULL};
     arguments given = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!O!O!KKO!O!O!iLL:Table", names, &given.table,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!O!O!KKO!O!O!iLLK:Table", names, &given.table,
                                      &PyList_Type, &given.directories, &PyList_Type, &given.columns,
                                      &PyList_Type, &given.ranks, &given.first_step,
                                      &given.last_step, &PyList_Type, &given.names, &PyList_Type,
                                      &given.quantities, &PyList_Type, &given.roles, &given.slot,
-                                     &given.call, &given.micro_step)) {
+                                     &given.call, &given.micro_step, &given.width)) {
         return NULL;
     }
     tp_query *query = make_query(&given);

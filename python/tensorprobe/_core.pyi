@@ -148,6 +148,7 @@ class Table:
         slot: int,
         call: int,
         micro_step: int,
+        width: int,
     ) -> None: ...
     @property
     def columns(self) -> list[str]: ...

@@ -77,6 +77,7 @@ class Runs:
         slot: int | None = None,
         call: int | None = None,
         micro_step: int | None = None,
+        width: int | None = None,
     ) -> Table:
         ranks: list[Any] = [] if rank is None else [rank] if isinstance(rank, int) else list(rank)
         first, last = _steps(steps)
@@ -93,6 +94,7 @@ class Runs:
             -2 if slot is None else slot,
             -1 if call is None else call,
             -1 if micro_step is None else micro_step,
+            width or 0,
         )
 
     def runs(self, *, rank: int | Sequence[int] | None = None) -> Table:
@@ -131,6 +133,30 @@ class Runs:
         """
         return self._table(
             "series", columns, rank, steps, name, quantity, role, slot, call, micro_step
+        )
+
+    def overview(
+        self,
+        name: str | Sequence[str] | None = None,
+        quantity: str | Sequence[str] | None = None,
+        role: str | Sequence[str] | None = None,
+        *,
+        steps: int | range | slice | None = None,
+        rank: int | Sequence[int] | None = None,
+        slot: int | None = None,
+        width: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Table:
+        """A row for each key in each span of steps: norms from and to, and how many NaN and Inf.
+
+        Spans have at most ``width`` steps, without it as many as a segment of the journal has.
+        They come from what the journal keeps for 16, 256 … steps where that will do, so that a
+        long run is seen without reading it all; then a span may reach beyond ``steps``.
+        """
+        if width is not None and width < 1:
+            raise ValueError(f"a span has at least one step: {width}")
+        return self._table(
+            "overview", columns, rank, steps, name, quantity, role, slot, width=width
         )
 
     def alerts(

@@ -6,7 +6,7 @@
 enum kind { I32, I64, F64, FLAG, TIME, TEXT, DIMS };
 
 /* What a column's offset counts from. */
-enum base { NOWHERE, RUN, EXTENT, BATCH, KEY, RECORD };
+enum base { NOWHERE, RUN, EXTENT, BATCH, KEY, RECORD, OVERVIEW };
 
 struct tp_column {
     const char *name;
@@ -221,19 +221,51 @@ static const tp_column steps[] = {
     AT("writer_ns", I64, BATCH, tp_batch, writer_ns),
 };
 
-#define TABLE(columns)                                                                             \
+static const tp_column overview[] = {
+    OF_RUN,
+    AT("attempt", I32, RUN, tp_run_info, attempt),
+    AT("first_step", I64, OVERVIEW, tp_overview, first_step),
+    AT("last_step", I64, OVERVIEW, tp_overview, last_step),
+    OF_KEY,
+    AT("count", I32, OVERVIEW, tp_overview, count),
+    AT("nan", I32, OVERVIEW, tp_overview, nan),
+    AT("inf", I32, OVERVIEW, tp_overview, inf),
+    AT("norm_min", F64, OVERVIEW, tp_overview, norm_min),
+    AT("norm_max", F64, OVERVIEW, tp_overview, norm_max),
+};
+
+#define TABLE(name, columns)                                                                       \
     {                                                                                              \
-        columns, sizeof(columns) / sizeof((columns)[0])                                            \
+        name, columns, sizeof(columns) / sizeof((columns)[0])                                      \
     }
 
 static const struct {
+    const char *name;
     const tp_column *columns;
     uint32_t count;
-} tables[] = {
-    [TP_TABLE_RUNS] = TABLE(runs),     [TP_TABLE_KEYS] = TABLE(keys),
-    [TP_TABLE_SERIES] = TABLE(series), [TP_TABLE_ALERTS] = TABLE(alerts),
-    [TP_TABLE_STEPS] = TABLE(steps),   [TP_TABLE_GAPS] = TABLE(steps),
+} tables[TP_TABLE_COUNT + 1] = {
+    [TP_TABLE_RUNS] = TABLE("runs", runs),
+    [TP_TABLE_KEYS] = TABLE("keys", keys),
+    [TP_TABLE_SERIES] = TABLE("series", series),
+    [TP_TABLE_ALERTS] = TABLE("alerts", alerts),
+    [TP_TABLE_STEPS] = TABLE("steps", steps),
+    [TP_TABLE_GAPS] = TABLE("gaps", steps),
+    [TP_TABLE_OVERVIEW] = TABLE("overview", overview),
 };
+
+const char *tp_table_name(uint32_t table)
+{
+    return table <= TP_TABLE_COUNT ? tables[table].name : NULL;
+}
+
+uint32_t tp_table_from_name(const char *name)
+{
+    uint32_t table = TP_TABLE_COUNT;
+    while (table > 0 && strcmp(tables[table].name, name) != 0) {
+        table--;
+    }
+    return table;
+}
 
 const tp_column *tp_column_at(uint32_t table, uint32_t place)
 {
@@ -277,11 +309,9 @@ tp_status tp_column_schema(const tp_column *column, struct ArrowSchema *out)
 static const uint8_t *base_of(const tp_column *column, const tp_row_source *source,
                               const tp_row *row)
 {
-    const void *bases[] = {[RUN] = source->run,
-                           [EXTENT] = source->extent,
-                           [BATCH] = source->batch,
-                           [KEY] = row->key,
-                           [RECORD] = row->record};
+    const void *bases[] = {
+        [RUN] = source->run, [EXTENT] = source->extent, [BATCH] = source->batch,
+        [KEY] = row->key,    [RECORD] = row->record,    [OVERVIEW] = row->overview};
     return (const uint8_t *)bases[column->base] + column->offset;
 }
 

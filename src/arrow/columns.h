@@ -6,12 +6,14 @@
 #include "tensorprobe/reader.h"
 
 /* One row for each … */
-#define TP_TABLE_RUNS 1   /* journal */
-#define TP_TABLE_KEYS 2   /* key of a journal */
-#define TP_TABLE_SERIES 3 /* record that was filled */
-#define TP_TABLE_ALERTS 4 /* alert */
-#define TP_TABLE_STEPS 5  /* step */
-#define TP_TABLE_GAPS 6   /* step whose records were given up */
+#define TP_TABLE_RUNS 1     /* journal */
+#define TP_TABLE_KEYS 2     /* key of a journal */
+#define TP_TABLE_SERIES 3   /* record that was filled */
+#define TP_TABLE_ALERTS 4   /* alert */
+#define TP_TABLE_STEPS 5    /* step */
+#define TP_TABLE_GAPS 6     /* step whose records were given up */
+#define TP_TABLE_OVERVIEW 7 /* key in a span of steps */
+#define TP_TABLE_COUNT 7    /* the largest of them */
 
 /* How far a journal goes. */
 typedef struct tp_extent {
@@ -32,8 +34,9 @@ typedef struct tp_row_source {
 } tp_row_source;
 
 typedef struct tp_row {
-    const tp_key *key;       /* of keys, series and alerts */
-    const tp_record *record; /* of series and alerts */
+    const tp_key *key;           /* of keys, series, alerts and overview */
+    const tp_record *record;     /* of series and alerts */
+    const tp_overview *overview; /* of overview */
 } tp_row;
 
 typedef struct tp_column tp_column;
@@ -47,6 +50,12 @@ typedef struct tp_cells {
     uint64_t nulls;     /* likewise */
     tp_strings strings; /* of a text */
 } tp_cells;
+
+/* "runs" …; NULL for an unknown table. Static. */
+const char *tp_table_name(uint32_t table);
+
+/* The inverse; 0 when there is no such table. */
+uint32_t tp_table_from_name(const char *name);
 
 /* The column of a table at this place, or of this name; NULL when there is none. */
 const tp_column *tp_column_at(uint32_t table, uint32_t place);

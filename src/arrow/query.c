@@ -228,6 +228,9 @@ static tp_status enter_journal(stream *s)
     } else {
         tp_reader_limit(s->reader, options->first_step, options->last_step, false);
     }
+    if (options->table == TP_TABLE_OVERVIEW) {
+        tp_reader_overview(s->reader, options->width);
+    }
     return TP_OK;
 }
 
@@ -299,7 +302,7 @@ static tp_status take_records(stream *s)
                 return status;
             }
             if (key != NULL) {
-                rows[count++] = (tp_row){key, record};
+                rows[count++] = (tp_row){.key = key, .record = record};
             }
         }
         const tp_status status = count == 0 ? TP_OK : add_rows(s, rows, count);
@@ -308,6 +311,39 @@ static tp_status take_records(stream *s)
         }
     }
     s->busy = s->at < batch->count;
+    return TP_OK;
+}
+
+/* Likewise of its overviews, but for those of other steps. */
+static tp_status take_overviews(stream *s)
+{
+    const tp_query_options *options = &s->query->options;
+    const tp_item *item = &s->item;
+    while (s->at < item->overview_count && s->rows < options->batch_rows) {
+        tp_row rows[ROWS_AT_ONCE];
+        uint64_t count = 0;
+        const uint64_t left = options->batch_rows - s->rows;
+        const uint64_t most = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
+        for (; s->at < item->overview_count && count < most; s->at++) {
+            const tp_overview *row = &item->overviews[s->at];
+            const tp_key *key = NULL;
+            if (row->first_step > options->last_step || row->last_step < options->first_step) {
+                continue;
+            }
+            const tp_status status = choose(s, row->key, &key);
+            if (status != TP_OK) {
+                return status;
+            }
+            if (key != NULL) {
+                rows[count++] = (tp_row){.key = key, .overview = row};
+            }
+        }
+        const tp_status status = count == 0 ? TP_OK : add_rows(s, rows, count);
+        if (status != TP_OK) {
+            return status;
+        }
+    }
+    s->busy = s->at < item->overview_count;
     return TP_OK;
 }
 
@@ -376,7 +412,7 @@ static void extend(tp_extent *extent, const tp_item *item)
 static tp_status take_item(stream *s)
 {
     const tp_item *item = &s->item;
-    const tp_row row = {NULL, NULL};
+    const tp_row row = {.key = NULL};
     s->source.batch = &item->batch;
     s->source.run = tp_reader_run(s->reader);
     switch (s->query->options.table) {
@@ -394,6 +430,9 @@ static tp_status take_item(stream *s)
     case TP_TABLE_ALERTS:
         s->busy = item->type == TP_ITEM_ALERTS;
         break;
+    case TP_TABLE_OVERVIEW:
+        s->busy = item->type == TP_ITEM_OVERVIEW;
+        break;
     default:
         s->busy = item->type == TP_ITEM_BATCH && item->batch.records != NULL;
         break;
@@ -404,7 +443,7 @@ static tp_status take_item(stream *s)
 
 static tp_status end_journal(stream *s)
 {
-    const tp_row row = {NULL, NULL};
+    const tp_row row = {.key = NULL};
     tp_status status = TP_OK;
     if (s->query->options.table == TP_TABLE_RUNS) {
         s->source.extent = &s->extent;
@@ -421,7 +460,7 @@ static tp_status end_journal(stream *s)
 static tp_status advance(stream *s)
 {
     if (s->busy) {
-        return take_records(s);
+        return s->query->options.table == TP_TABLE_OVERVIEW ? take_overviews(s) : take_records(s);
     }
     if (s->reader == NULL) {
         return s->next < s->query->options.directory_count ? enter_journal(s) : TP_END;

@@ -16,6 +16,7 @@ typedef struct tp_query_options {
     uint64_t first_step; /* of series, alerts, steps and gaps: the others are passed over unread */
     uint64_t last_step;
     tp_selection selection; /* of keys, series and alerts */
+    uint64_t width;         /* of overview: steps in a span at most; 0: as many as there are */
     uint64_t batch_rows;    /* of an array at most; 0: 65536 */
 } tp_query_options;
 

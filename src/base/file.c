@@ -171,6 +171,33 @@ static tp_status temporary_path(const char *path, char temporary[TP_PATH_MAX], t
     return TP_OK;
 }
 
+tp_status tp_file_read_at(int fd, const char *path, uint64_t offset, size_t size, tp_buf *buf,
+                          tp_error *error)
+{
+    tp_buf_clear(buf);
+    uint8_t *bytes = tp_buf_extend(buf, size);
+    if (buf->failed) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", path);
+    }
+    size_t got = 0;
+    while (got < size) {
+        ssize_t part = pread(fd, bytes + got, size - got, (off_t)(offset + got));
+        if (part < 0 && errno == EINTR) {
+            continue;
+        }
+        if (part < 0) {
+            return tp_fail(error, tp_status_from_errno(errno), "can't read %s: %s", path,
+                           strerror(errno));
+        }
+        if (part == 0) {
+            break;
+        }
+        got += (size_t)part;
+    }
+    buf->size = got;
+    return TP_OK;
+}
+
 tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_error *error)
 {
     char temporary[TP_PATH_MAX];

@@ -36,6 +36,10 @@ tp_status tp_file_read(const char *path, tp_buf *buf, tp_error *error);
 /* Reads no more than so many bytes. */
 tp_status tp_file_read_at_most(const char *path, size_t most, tp_buf *buf, tp_error *error);
 
+/* Reads up to size bytes of an open file into buf (emptied first): as many as are there. */
+tp_status tp_file_read_at(int fd, const char *path, uint64_t offset, size_t size, tp_buf *buf,
+                          tp_error *error);
+
 /* Replaces the file in one step: writes path.tmp, renames it. A reader sees the old or the new
  * content, never a part. */
 tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_error *error);

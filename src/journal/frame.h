@@ -20,6 +20,9 @@
 #define TP_FRAME_ALERTS 3
 #define TP_FRAME_CONTINUED 4 /* the journal goes on in the next segment */
 #define TP_FRAME_CLOSE 5
+#define TP_FRAME_OVERVIEW 6
+#define TP_FRAME_INDEX 7
+#define TP_FRAME_TRAILER_SIZE 8u /* payload of CONTINUED and CLOSE: where the index lies */
 
 #define TP_FRAME_HEADER_SIZE 40u
 #define TP_FRAME_PAYLOAD_MAX (UINT32_C(1) << 30)

@@ -11,8 +11,11 @@
 #include "base/mem.h"
 #include "journal/definitions.h"
 #include "journal/frame.h"
+#include "journal/index.h"
+#include "journal/overview.h"
 #include "journal/records.h"
 
+#define SEGMENT_OVER 2   /* a status of look: before it goes on to the next segment */
 #define SCAN_SIZE 65536u /* bytes looked through at a time for the next frame behind damage */
 
 struct tp_reader {
@@ -24,6 +27,15 @@ struct tp_reader {
     uint64_t first_step; /* what is handed out: tp_reader_limit */
     uint64_t last_step;
     bool headers_only;
+    bool is_limited; /* something is left out, so that an index helps */
+    bool has_looked; /* for the segment's index */
+    tp_index index;  /* empty: there is none */
+    bool gives_overview;
+    bool has_given;          /* the overview that was made is to be cleared */
+    uint64_t width;          /* tp_reader_overview */
+    uint32_t level;          /* of the overview that the segment gives, or TP_INDEX_NO_LEVEL */
+    tp_overviews made;       /* of the records of this segment */
+    uint64_t overview_count; /* in records */
     tp_definitions definitions;
     ZSTD_DCtx *unpacker;
     tp_buf stored; /* bytes as they lie in the file */
@@ -53,31 +65,10 @@ static tp_status fail_here(const tp_reader *reader, tp_error *error, tp_status s
     return status;
 }
 
-/* Reads up to size bytes at offset into reader->stored (emptied first): as many as are there. */
+/* Reads up to size bytes at offset into reader->stored: as many as are there. */
 static tp_status read_bytes(tp_reader *reader, uint64_t offset, size_t size, tp_error *error)
 {
-    tp_buf_clear(&reader->stored);
-    uint8_t *bytes = tp_buf_extend(&reader->stored, size);
-    if (reader->stored.failed) {
-        return tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", reader->path);
-    }
-    size_t got = 0;
-    while (got < size) {
-        ssize_t part = pread(reader->fd, bytes + got, size - got, (off_t)(offset + got));
-        if (part < 0 && errno == EINTR) {
-            continue;
-        }
-        if (part < 0) {
-            return tp_fail(error, tp_status_from_errno(errno), "can't read %s: %s", reader->path,
-                           strerror(errno));
-        }
-        if (part == 0) {
-            break;
-        }
-        got += (size_t)part;
-    }
-    reader->stored.size = got;
-    return TP_OK;
+    return tp_file_read_at(reader->fd, reader->path, offset, size, &reader->stored, error);
 }
 
 static tp_status look_at_header(tp_reader *reader, tp_look *look, tp_error *error)
@@ -109,6 +100,12 @@ static bool is_out_of_limits(const tp_reader *reader, const tp_frame *frame)
     return has_step(frame) && (frame->step < reader->first_step || frame->step > reader->last_step);
 }
 
+/* Its payload isn't wanted. */
+static bool is_passed_over(const tp_reader *reader, const tp_frame *frame)
+{
+    return is_out_of_limits(reader, frame) || (reader->headers_only && has_step(frame));
+}
+
 /* TP_OK: a good frame (or segment header), its payload in reader->stored unless it isn't wanted.
  * TP_END: the file ends before it does. TP_ERR_CORRUPT: neither. Any other error stands for
  * itself. */
@@ -135,8 +132,7 @@ static tp_status look_here(tp_reader *reader, tp_look *look, tp_error *error)
     if (fstat(reader->fd, &info) != 0 || (uint64_t)info.st_size < look->behind) {
         return TP_END;
     }
-    if (is_out_of_limits(reader, &look->frame) ||
-        (reader->headers_only && has_step(&look->frame))) {
+    if (is_passed_over(reader, &look->frame)) {
         return TP_OK;
     }
     status = read_bytes(reader, offset + TP_FRAME_HEADER_SIZE, look->frame.stored_size, error);
@@ -190,8 +186,50 @@ static tp_status enter(tp_reader *reader, uint64_t segment, tp_error *error)
     reader->fd = fd;
     memcpy(reader->path, path, sizeof path);
     reader->at = (tp_position){segment, 0};
+    reader->has_looked = false;
+    reader->level = TP_INDEX_NO_LEVEL;
+    tp_index_clear(&reader->index);
+    tp_overviews_clear(&reader->made);
     tp_definitions_begin(&reader->definitions);
     return TP_OK;
+}
+
+static bool is_wanted(const tp_reader *reader, const tp_index_entry *entry)
+{
+    switch (entry->type) {
+    case TP_FRAME_BATCH:
+    case TP_FRAME_ALERTS:
+        return entry->step >= reader->first_step && entry->step <= reader->last_step &&
+               !(reader->gives_overview &&
+                 (reader->level != TP_INDEX_NO_LEVEL || entry->type == TP_FRAME_ALERTS));
+    case TP_FRAME_OVERVIEW:
+        return reader->gives_overview && entry->level == reader->level &&
+               reader->index.first_step <= reader->last_step &&
+               reader->index.last_step >= reader->first_step;
+    default:
+        return true;
+    }
+}
+
+/* Goes to the next frame that is wanted, as the index has it. */
+static void skip(tp_reader *reader)
+{
+    if (!reader->is_limited || reader->at.offset == 0) {
+        return;
+    }
+    if (!reader->has_looked) {
+        reader->has_looked = true;
+        tp_index_load(&reader->index, reader->fd, reader->path, reader->unpacker);
+        reader->level = reader->gives_overview ? tp_index_choose(&reader->index, reader->width)
+                                               : TP_INDEX_NO_LEVEL;
+    }
+    const tp_index *index = &reader->index;
+    const uint64_t count = tp_index_count(index);
+    uint64_t place = tp_index_find(index, reader->at.offset);
+    while (place < count && !is_wanted(reader, tp_index_at(index, place))) {
+        place++;
+        reader->at.offset = place < count ? tp_index_at(index, place)->offset : index->offset;
+    }
 }
 
 /* Looks until there is a good frame at the reader's place, steps over what lies in front of it, and
@@ -202,6 +240,7 @@ static tp_status look(tp_reader *reader, tp_look *seen, tp_error *error)
     uint64_t last;
     bool looked_again = false; /* after something behind the frame was seen */
     for (;;) {
+        skip(reader);
         tp_status status = look_here(reader, seen, error);
         if (status == TP_ERR_CORRUPT) {
             uint64_t found = 0;
@@ -223,6 +262,9 @@ static tp_status look(tp_reader *reader, tp_look *seen, tp_error *error)
         }
         if (next > reader->at.segment) {
             /* Final as well: the writer never returns to a segment that has a successor. */
+            if (reader->made.steps > 0) {
+                return SEGMENT_OVER; /* its overview needs its definitions */
+            }
             status = enter(reader, next, error);
             if (status != TP_OK) {
                 return status;
@@ -240,6 +282,50 @@ static tp_status look(tp_reader *reader, tp_look *seen, tp_error *error)
     }
 }
 
+/* Takes in the payload of a frame whose type is looked at. */
+static tp_status take_payload(tp_reader *reader, uint32_t frame_type, tp_batch *batch,
+                              uint32_t *type)
+{
+    tp_status status = TP_OK;
+    uint32_t level = TP_INDEX_NO_LEVEL;
+    switch (frame_type) {
+    case TP_FRAME_DEFINITIONS:
+        return tp_definitions_get(&reader->definitions, &reader->payload);
+    case TP_FRAME_BATCH:
+        status = tp_records_get_batch(&reader->payload, batch, &reader->records, &reader->arena);
+        *type = TP_ITEM_BATCH;
+        if (status == TP_OK && reader->gives_overview) {
+            tp_overviews_add(&reader->made, batch);
+            status = reader->made.failed ? TP_ERR_NOMEM : TP_OK;
+            *type = 0;
+        }
+        return status;
+    case TP_FRAME_ALERTS:
+        *type = TP_ITEM_ALERTS;
+        return tp_records_get_alerts(&reader->payload, batch, &reader->records);
+    default:
+        *type = TP_ITEM_OVERVIEW;
+        return tp_overviews_get(&reader->payload, &level, &reader->records,
+                                &reader->overview_count);
+    }
+}
+
+/* Whether the payload of a frame has to be looked at. */
+static bool has_payload(const tp_reader *reader, const tp_frame *frame)
+{
+    switch (frame->type) {
+    case TP_FRAME_DEFINITIONS:
+        return true;
+    case TP_FRAME_BATCH:
+        return !(reader->gives_overview && reader->level != TP_INDEX_NO_LEVEL);
+    case TP_FRAME_ALERTS:
+        return !reader->gives_overview;
+    default: /* skip comes to no overview but the wanted one */
+        return frame->type == TP_FRAME_OVERVIEW && reader->gives_overview &&
+               reader->level != TP_INDEX_NO_LEVEL;
+    }
+}
+
 /* Unpacks the frame that was seen and steps behind it. *type: TP_ITEM_…; 0: nothing to hand out. */
 static tp_status take(tp_reader *reader, const tp_look *seen, tp_batch *batch, uint32_t *type,
                       tp_error *error)
@@ -250,34 +336,18 @@ static tp_status take(tp_reader *reader, const tp_look *seen, tp_batch *batch, u
                         .rank = reader->run.rank,
                         .attempt = reader->run.attempt,
                         .pp_stage = -1};
-    if (is_out_of_limits(reader, &seen->frame)) {
+    if (is_passed_over(reader, &seen->frame)) {
+        if (!is_out_of_limits(reader, &seen->frame)) {
+            *type = seen->frame.type == TP_FRAME_BATCH ? TP_ITEM_BATCH : TP_ITEM_ALERTS;
+        }
         reader->at.offset = seen->behind;
         return TP_OK;
     }
-    if (reader->headers_only && has_step(&seen->frame)) {
-        *type = seen->frame.type == TP_FRAME_BATCH ? TP_ITEM_BATCH : TP_ITEM_ALERTS;
-        reader->at.offset = seen->behind;
-        return TP_OK;
-    }
-    bool wanted = seen->frame.type >= TP_FRAME_DEFINITIONS && seen->frame.type <= TP_FRAME_ALERTS;
-    if (wanted) {
+    if (has_payload(reader, &seen->frame)) {
         status =
             tp_frame_unpack(&seen->frame, reader->stored.data, reader->unpacker, &reader->payload);
-    }
-    if (wanted && status == TP_OK) {
-        switch (seen->frame.type) {
-        case TP_FRAME_DEFINITIONS:
-            status = tp_definitions_get(&reader->definitions, &reader->payload);
-            break;
-        case TP_FRAME_BATCH:
-            status =
-                tp_records_get_batch(&reader->payload, batch, &reader->records, &reader->arena);
-            *type = TP_ITEM_BATCH;
-            break;
-        default:
-            status = tp_records_get_alerts(&reader->payload, batch, &reader->records);
-            *type = TP_ITEM_ALERTS;
-            break;
+        if (status == TP_OK) {
+            status = take_payload(reader, seen->frame.type, batch, type);
         }
     } else if (seen->frame.type == TP_FRAME_CLOSE) {
         *type = TP_ITEM_CLOSE;
@@ -302,6 +372,7 @@ tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error
         return tp_fail(error, TP_ERR_NOMEM, "no memory to open a journal");
     }
     reader->fd = -1;
+    reader->level = TP_INDEX_NO_LEVEL;
     reader->last_step = UINT64_MAX;
     tp_status status = tp_path_join(reader->folder, directory, "journal");
     if (status != TP_OK) {
@@ -380,13 +451,43 @@ void tp_reader_limit(tp_reader *reader, uint64_t first, uint64_t last, uint32_t 
     reader->first_step = first;
     reader->last_step = last;
     reader->headers_only = headers_only != 0;
+    reader->is_limited = reader->gives_overview || first > 0 || last < UINT64_MAX;
+}
+
+void tp_reader_overview(tp_reader *reader, uint64_t width)
+{
+    reader->gives_overview = true;
+    reader->is_limited = true;
+    reader->width = width;
+    reader->made.width = width == 0 ? UINT64_MAX : width;
+}
+
+/* The overview of the records of a segment that is over, or of those that are there so far. */
+static void give_made(tp_reader *reader, tp_item *item)
+{
+    tp_overviews_finish(&reader->made);
+    item->type = TP_ITEM_OVERVIEW;
+    item->overviews = tp_overviews_rows(&reader->made, 1, &item->overview_count);
+    item->position = reader->at;
+    reader->has_given = true;
 }
 
 tp_status tp_reader_next(tp_reader *reader, tp_item *item, tp_error *error)
 {
     tp_look seen;
+    *item = (tp_item){0};
+    if (reader->has_given) {
+        tp_overviews_clear(&reader->made);
+        reader->has_given = false;
+    }
     for (;;) {
         tp_status status = look(reader, &seen, error);
+        if ((status == TP_END || status == SEGMENT_OVER) && reader->made.steps > 0) {
+            give_made(reader, item);
+            return reader->made.failed
+                       ? tp_fail(error, TP_ERR_NOMEM, "no memory to read %s", reader->path)
+                       : TP_OK;
+        }
         if (status != TP_OK) {
             return status;
         }
@@ -394,8 +495,11 @@ tp_status tp_reader_next(tp_reader *reader, tp_item *item, tp_error *error)
             reader->at.offset = seen.behind;
             continue;
         }
-        *item = (tp_item){0};
         status = take(reader, &seen, &item->batch, &item->type, error);
+        if (status == TP_OK && item->type == TP_ITEM_OVERVIEW) {
+            item->overviews = (const tp_overview *)(const void *)reader->records.data;
+            item->overview_count = reader->overview_count;
+        }
         if (status != TP_OK || item->type != 0) {
             item->position = reader->at;
             return status;
@@ -441,6 +545,8 @@ void tp_reader_close(tp_reader **reader)
     tp_buf_free(&closing->payload);
     tp_buf_free(&closing->records);
     tp_buf_free(&closing->arena);
+    tp_index_free(&closing->index);
+    tp_overviews_free(&closing->made);
     tp_free(closing);
     *reader = NULL;
 }

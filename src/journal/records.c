@@ -14,47 +14,46 @@ _Static_assert(sizeof(tp_record) == RECORD_SIZE, "a record is three cache lines"
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "records are stored as they lie in memory");
 
-static void put_records(tp_buf *out, const tp_record *records, uint64_t count)
+void tp_planes_put(tp_buf *out, const void *items, uint32_t size, uint64_t count)
 {
-    if (count > SIZE_MAX / RECORD_SIZE) {
+    if (count > SIZE_MAX / size) {
         out->failed = true;
         return;
     }
-    uint8_t *planes = tp_buf_extend(out, count * RECORD_SIZE);
+    uint8_t *planes = tp_buf_extend(out, count * size);
     if (planes == NULL) {
         return;
     }
-    const uint8_t *bytes = (const uint8_t *)records;
+    const uint8_t *bytes = items;
     for (uint64_t tile = 0; tile < count; tile += TILE) {
         uint64_t end = count - tile < TILE ? count : tile + TILE;
-        for (uint32_t p = 0; p < RECORD_SIZE; p++) {
+        for (uint32_t p = 0; p < size; p++) {
             for (uint64_t i = tile; i < end; i++) {
-                planes[p * count + i] = bytes[i * RECORD_SIZE + p];
+                planes[p * count + i] = bytes[i * size + p];
             }
         }
     }
 }
 
-/* record_size may exceed ours: a later version's further fields are left out. */
-static tp_status get_records(const uint8_t *planes, uint64_t size, uint32_t record_size,
-                             uint64_t count, tp_buf *records)
+tp_status tp_planes_get(const uint8_t *planes, uint64_t available, uint32_t stored_size,
+                        uint32_t size, uint64_t count, tp_buf *items)
 {
-    tp_buf_clear(records);
-    if (record_size < RECORD_SIZE || count > size / record_size) {
+    tp_buf_clear(items);
+    if (stored_size < size || count > available / stored_size) {
         return TP_ERR_CORRUPT;
     }
     if (count == 0) {
         return TP_OK;
     }
-    uint8_t *bytes = tp_buf_extend(records, count * RECORD_SIZE);
+    uint8_t *bytes = tp_buf_extend(items, count * size);
     if (bytes == NULL) {
         return TP_ERR_NOMEM;
     }
     for (uint64_t tile = 0; tile < count; tile += TILE) {
         uint64_t end = count - tile < TILE ? count : tile + TILE;
-        for (uint32_t p = 0; p < RECORD_SIZE; p++) {
+        for (uint32_t p = 0; p < size; p++) {
             for (uint64_t i = tile; i < end; i++) {
-                bytes[i * RECORD_SIZE + p] = planes[p * count + i];
+                bytes[i * size + p] = planes[p * count + i];
             }
         }
     }
@@ -83,7 +82,7 @@ void tp_records_put_batch(tp_buf *out, const tp_batch *batch)
     const bool gap = (batch->flags & TP_BATCH_GAP) != 0;
     tp_buf_put_u64(out, gap ? 0 : batch->arena_size);
     if (!gap) {
-        put_records(out, batch->records, batch->count);
+        tp_planes_put(out, batch->records, RECORD_SIZE, batch->count);
         if (batch->arena_size > 0) {
             tp_buf_put(out, batch->arena, batch->arena_size);
         }
@@ -95,7 +94,7 @@ void tp_records_put_alerts(tp_buf *out, const tp_record *alerts, uint64_t count)
     tp_buf_put_u32(out, ALERTS_HEADER_SIZE);
     tp_buf_put_u32(out, RECORD_SIZE);
     tp_buf_put_u64(out, count);
-    put_records(out, alerts, count);
+    tp_planes_put(out, alerts, RECORD_SIZE, count);
 }
 
 /* What lies behind the records, `size` bytes of it. */
@@ -148,7 +147,8 @@ tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *r
     }
     const uint32_t record_size = tp_get_u32(p + 4);
     const uint64_t size = payload->size - header_size;
-    tp_status status = get_records(p + header_size, size, record_size, batch->count, records);
+    tp_status status =
+        tp_planes_get(p + header_size, size, record_size, RECORD_SIZE, batch->count, records);
     batch->records = (const tp_record *)(const void *)records->data;
     if (status == TP_OK && header_size >= BATCH_HEADER_SIZE) {
         const uint64_t before = record_size * batch->count;
@@ -169,8 +169,8 @@ tp_status tp_records_get_alerts(const tp_buf *payload, tp_batch *batch, tp_buf *
         return TP_ERR_CORRUPT;
     }
     batch->count = tp_get_u64(p + 8);
-    tp_status status = get_records(p + header_size, payload->size - header_size, tp_get_u32(p + 4),
-                                   batch->count, records);
+    tp_status status = tp_planes_get(p + header_size, payload->size - header_size,
+                                     tp_get_u32(p + 4), RECORD_SIZE, batch->count, records);
     batch->records = (const tp_record *)(const void *)records->data;
     return status;
 }

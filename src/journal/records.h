@@ -7,6 +7,14 @@
 #include "base/buf.h"
 #include "tensorprobe/record.h"
 
+/* Appends `count` items of this many bytes, dealt out by bytes. */
+void tp_planes_put(tp_buf *out, const void *items, uint32_t size, uint64_t count);
+
+/* Reads such into items (emptied first). `available` bytes are there; stored_size may exceed size:
+ * a later version's further fields are left out. TP_ERR_CORRUPT, TP_ERR_NOMEM. */
+tp_status tp_planes_get(const uint8_t *planes, uint64_t available, uint32_t stored_size,
+                        uint32_t size, uint64_t count, tp_buf *items);
+
 void tp_records_put_batch(tp_buf *out, const tp_batch *batch);
 void tp_records_put_alerts(tp_buf *out, const tp_record *alerts, uint64_t count);
 

@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "journal/definitions.h"
 #include "journal/frame.h"
+#include "journal/index.h"
+#include "journal/overview.h"
 #include "journal/records.h"
 
 struct tp_journal {
@@ -18,10 +20,12 @@ struct tp_journal {
     uint64_t bytes;  /* since open */
     tp_position end; /* of what has been written */
     uint64_t segment;
-    uint64_t size;   /* of the segment up to its last good frame */
-    int fd;          /* -1: the next append begins a new segment */
-    uint32_t keys;   /* defined in this segment */
-    uint32_t shapes; /* likewise */
+    uint64_t size;          /* of the segment up to its last good frame */
+    int fd;                 /* -1: the next append begins a new segment */
+    uint32_t keys;          /* defined in this segment */
+    uint32_t shapes;        /* likewise */
+    tp_index index;         /* of the segment */
+    tp_overviews overviews; /* likewise */
     ZSTD_CCtx *packer;
     tp_buf payload;
     tp_buf out; /* what one append writes */
@@ -48,6 +52,8 @@ static tp_status open_segment(tp_journal *journal, tp_error *error)
     journal->size = 0;
     journal->keys = 0;
     journal->shapes = 0;
+    tp_index_clear(&journal->index);
+    tp_overviews_clear(&journal->overviews);
     return TP_OK;
 }
 
@@ -95,15 +101,65 @@ static tp_status put_frame(tp_journal *journal, uint32_t type, uint64_t step, tp
     return TP_OK;
 }
 
+/* What a reader finds its way by: overviews, then the index, and in the payload where that lies. */
+static tp_status put_index(tp_journal *journal)
+{
+    tp_overviews_finish(&journal->overviews);
+    for (uint32_t level = 0; level <= TP_OVERVIEW_LEVELS; level++) {
+        if (!tp_overviews_keeps(&journal->overviews, level)) {
+            continue;
+        }
+        const uint64_t offset = journal->size + journal->out.size;
+        tp_buf_clear(&journal->payload);
+        tp_overviews_put(&journal->payload, &journal->overviews, level);
+        const tp_status status = put_frame(journal, TP_FRAME_OVERVIEW, 0, NULL);
+        if (status != TP_OK) {
+            return status;
+        }
+        tp_index_add(&journal->index, TP_FRAME_OVERVIEW, 0, offset, level);
+    }
+    const uint64_t offset = journal->size + journal->out.size;
+    tp_buf_clear(&journal->payload);
+    tp_index_put(&journal->payload, &journal->index);
+    if (journal->index.entries.failed) {
+        return TP_ERR_NOMEM;
+    }
+    const tp_status status = put_frame(journal, TP_FRAME_INDEX, 0, NULL);
+    tp_buf_clear(&journal->payload);
+    tp_buf_put_u64(&journal->payload, offset);
+    return status;
+}
+
+/* Ends the segment behind what out holds: index and mark; when they can't be written, the mark
+ * alone. */
+static tp_status put_end(tp_journal *journal, uint32_t type, tp_error *error)
+{
+    const size_t before = journal->out.size;
+    tp_status status = put_index(journal);
+    if (status == TP_OK) {
+        status = put_frame(journal, type, 0, error);
+    }
+    if (status == TP_OK) {
+        status = write_out(journal, error);
+    }
+    if (status != TP_OK && journal->fd >= 0) {
+        journal->out.size = before;
+        journal->out.failed = false;
+        tp_buf_clear(&journal->payload);
+        status = put_frame(journal, type, 0, error);
+        if (status == TP_OK) {
+            status = write_out(journal, error);
+        }
+    }
+    return status;
+}
+
 /* A full segment ends in a mark, so that damage to its last step shows. When the mark can't be
  * written, the segment ends without: the journal itself is not worse for it. */
 static void end_segment(tp_journal *journal)
 {
     tp_buf_clear(&journal->out);
-    tp_buf_clear(&journal->payload);
-    if (put_frame(journal, TP_FRAME_CONTINUED, 0, NULL) == TP_OK) {
-        (void)write_out(journal, NULL);
-    }
+    (void)put_end(journal, TP_FRAME_CONTINUED, NULL);
     if (journal->fd >= 0) {
         leave_segment(journal);
     }
@@ -142,6 +198,20 @@ static tp_status begin(tp_journal *journal, uint32_t keys, uint32_t shapes, uint
     return TP_OK;
 }
 
+/* Remembers the frames of an append that has been written: definitions at the first offset, if
+ * there are any, and the frame behind them. */
+static void remember(tp_journal *journal, uint32_t type, uint64_t step, uint64_t definitions,
+                     uint64_t frame, const tp_batch *batch)
+{
+    if (definitions < frame) {
+        tp_index_add(&journal->index, TP_FRAME_DEFINITIONS, step, definitions, 0);
+    }
+    tp_index_add(&journal->index, type, step, frame, 0);
+    if (type == TP_FRAME_BATCH) {
+        tp_overviews_add(&journal->overviews, batch);
+    }
+}
+
 /* One append: all that is known by now is defined in front of the frame, whose payload `fill`
  * makes. */
 static tp_status append(tp_journal *journal, uint32_t type, uint64_t step,
@@ -154,6 +224,8 @@ static tp_status append(tp_journal *journal, uint32_t type, uint64_t step,
     if (status != TP_OK) {
         return status;
     }
+    const uint64_t definitions = journal->size + (journal->size == 0 ? TP_SEGMENT_HEADER_SIZE : 0);
+    const uint64_t frame = journal->size + journal->out.size;
     tp_buf_clear(&journal->payload);
     fill(&journal->payload, batch);
     status = put_frame(journal, type, step, error);
@@ -163,6 +235,7 @@ static tp_status append(tp_journal *journal, uint32_t type, uint64_t step,
     if (status == TP_OK) {
         journal->keys = keys;
         journal->shapes = shapes;
+        remember(journal, type, step, definitions, frame, batch);
     }
     return status;
 }
@@ -226,12 +299,6 @@ static void fill_alerts(tp_buf *payload, const tp_batch *alerts)
     tp_records_put_alerts(payload, alerts->records, alerts->count);
 }
 
-static void fill_nothing(tp_buf *payload, const tp_batch *batch)
-{
-    (void)payload;
-    (void)batch;
-}
-
 tp_status tp_journal_append_batch(tp_journal *journal, const tp_batch *batch, tp_error *error)
 {
     return append(journal, TP_FRAME_BATCH, batch->step, fill_batch, batch, error);
@@ -260,11 +327,16 @@ tp_status tp_journal_close(tp_journal **journal, tp_error *error)
     if (closing == NULL) {
         return TP_OK;
     }
-    tp_status status = append(closing, TP_FRAME_CLOSE, 0, fill_nothing, NULL, error);
+    tp_status status = begin(closing, closing->keys, closing->shapes, 0, error);
+    if (status == TP_OK) {
+        status = put_end(closing, TP_FRAME_CLOSE, error);
+    }
     tp_file_close(closing->fd);
     ZSTD_freeCCtx(closing->packer);
     tp_buf_free(&closing->payload);
     tp_buf_free(&closing->out);
+    tp_index_free(&closing->index);
+    tp_overviews_free(&closing->overviews);
     tp_free(closing);
     *journal = NULL;
     return status;

@@ -97,7 +97,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     journal_file_begin(data, size);
     size = journal_file_finish();
-    for (uint32_t table = TP_TABLE_RUNS; table <= TP_TABLE_GAPS; table++) {
+    for (uint32_t table = TP_TABLE_RUNS; table <= TP_TABLE_COUNT; table++) {
         read_table(table, size);
     }
     return 0;

@@ -14,7 +14,7 @@ from typing import Any
 
 import zstandard
 
-DEFINITIONS, BATCH, ALERTS, CONTINUED, CLOSE = 1, 2, 3, 4, 5
+DEFINITIONS, BATCH, ALERTS, CONTINUED, CLOSE, OVERVIEW, INDEX = range(1, 8)
 
 RECORD = "state key order micro_step call kind dtype shape flags time_ns arena".split()
 STATISTICS = (
@@ -26,6 +26,8 @@ HEADER = (
     "step rank attempt pp_stage flags micro_steps unfilled begin_ns end_ns wall_ns hook_ns wait_ns "
     "writer_ns errors count"
 ).split()
+
+OVERVIEW_ROW = "first_step last_step key count nan inf norm_min norm_max".split()
 
 CRC_TABLE = []
 for byte in range(256):
@@ -44,11 +46,12 @@ def crc32c(data: bytes) -> int:
 
 @dataclass
 class Item:
-    """One frame: its kind, step, header fields, and records as bytes of 192 each."""
+    """One frame: its kind, step, offset, header fields, and records, rows or entries as bytes."""
 
     type: int
     step: int
     run: dict[str, Any]
+    offset: int
     header: dict[str, int] = field(default_factory=dict)
     records: list[bytes] = field(default_factory=list)
     arena: bytes = b""
@@ -104,6 +107,11 @@ def record_fields(record: bytes) -> dict[str, Any]:
     return fields
 
 
+def overview_fields(row: bytes) -> dict[str, Any]:
+    """Return the fields of a row of an overview by their names."""
+    return dict(zip(OVERVIEW_ROW, struct.unpack_from("<QQIIIIdd", row), strict=True))
+
+
 def _records(payload: bytes, at: int, size: int, count: int) -> list[bytes]:
     planes = payload[at : at + size * count]
     return [planes[i::count] for i in range(count)]
@@ -136,7 +144,7 @@ def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
         if codec == 1:
             payload = zstandard.ZstdDecompressor().decompress(payload, max_output_size=raw)
         assert len(payload) == raw
-        item = Item(type_, step, run)
+        item = Item(type_, step, run, offset)
         if type_ == DEFINITIONS:
             definitions.take(payload)
         elif type_ == BATCH:
@@ -151,6 +159,16 @@ def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
         elif type_ == ALERTS:
             h, r, count = struct.unpack_from("<IIQ", payload)
             item.records = _records(payload, h, r, count)
+        elif type_ == OVERVIEW:
+            h, r, level, width, count = struct.unpack_from("<III4xQQ", payload)
+            item.header = {"level": level, "width": width}
+            item.records = _records(payload, h, r, count)
+        elif type_ == INDEX:
+            h, r, first, last, count = struct.unpack_from("<IIQQQ", payload)
+            item.header = {"first_step": first, "last_step": last}
+            item.records = _records(payload, h, r, count)
+        elif type_ in (CONTINUED, CLOSE) and payload:
+            (item.header["index"],) = struct.unpack("<Q", payload)
         yield item, definitions
 
 
