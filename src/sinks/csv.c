@@ -1,9 +1,11 @@
 /* CSV files as msprobe 8.1.0 names and lays them out: <kind>_<first>-<last>.csv, one row a record.
  * A file never changes its columns: when others are asked for in the middle of a window, they go
  * into <kind>_<first>-<last>_part_<n>.csv. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/crc32c.h"
 #include "base/file.h"
@@ -269,6 +271,18 @@ static tp_status resume_file(csv *sink, uint32_t kind, uint64_t size, tp_error *
     return status;
 }
 
+/* A file of the cursor's window that the cursor does not speak of: its rows come again. */
+static tp_status remove_file(const csv *sink, uint32_t kind, tp_error *error)
+{
+    char path[TP_PATH_MAX];
+    tp_status status = file_path(sink, kind, path, error);
+    if (status == TP_OK && unlink(path) != 0 && errno != ENOENT) {
+        status = tp_fail(error, tp_status_from_errno(errno), "can't remove %s: %s", path,
+                         strerror(errno));
+    }
+    return status;
+}
+
 static tp_status csv_open(void *private, const tp_sink_options *options, const uint8_t *cursor,
                           size_t cursor_size, tp_error *error)
 {
@@ -298,18 +312,24 @@ static tp_status csv_open(void *private, const tp_sink_options *options, const u
     sink->frontier = tp_get_u64(cursor + 24);
     sink->part = tp_get_u64(cursor + 32);
     sink->last_in_parts = tp_get_u64(cursor + 40);
-    if (tp_get_u32(cursor) != sink->columns && sink->window != NO_WINDOW) {
-        sink->part++;
-        sink->last_in_parts = sink->frontier;
-        sink->keep = false;
-        return TP_OK;
-    }
+    const bool other_columns = tp_get_u32(cursor) != sink->columns && sink->window != NO_WINDOW;
     for (uint32_t kind = 1; CURSOR_START + 8 * (size_t)kind <= cursor_size; kind++) {
         uint64_t size = tp_get_u64(cursor + CURSOR_START + 8 * (size_t)(kind - 1));
-        tp_status status = size > 0 ? resume_file(sink, kind, size, error) : TP_OK;
+        tp_status status = TP_OK;
+        if (size > 0) {
+            status = resume_file(sink, kind, size, error);
+        } else if (other_columns && !sink->keep) {
+            status = remove_file(sink, kind, error);
+        }
         if (status != TP_OK) {
             return status;
         }
+    }
+    if (other_columns) {
+        close_files(sink);
+        sink->part++;
+        sink->last_in_parts = sink->frontier;
+        sink->keep = false;
     }
     return TP_OK;
 }
