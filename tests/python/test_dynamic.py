@@ -281,6 +281,7 @@ os._exit(9)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_after_other_columns(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", KILLED, str(tmp_path)]
     done = subprocess.run(arguments, capture_output=True, text=True, env={**os.environ})
