@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "input_edges.h"
 #include "metrics.h"
+#include "optimizer_batch.h"
 #include "recording.h"
 #include "scaler_hooks.h"
 
@@ -133,26 +134,6 @@ bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const read
     return ok;
 }
 
-/* Reads the tensor once and records it under the series first … last of each of the parameter's
- * names. None is nothing. */
-static bool record(optimizer_hook *hook, watched *entry, PyObject *tensor, int first, int last)
-{
-    monitor_object *monitor = hook->monitor;
-    tensor_view view;
-    if (tensor == Py_None || tensor_type_kind(monitor->state, Py_TYPE(tensor)) == TYPE_OTHER ||
-        !tensor_view_open(monitor->state, tensor, &view)) {
-        return true;
-    }
-    reading values;
-    const int result = reading_take(monitor, &view, false, entry->name, &values);
-    bool ok = result != READ_FAILED;
-    for (int i = first; ok && result == READ_OK && i <= last; i++) {
-        ok = optimizer_hook_record_rows(hook, entry, &values, i);
-    }
-    tensor_view_close(&view);
-    return ok;
-}
-
 /* A new reference, None when there is no gradient. NULL: an error is set. */
 static PyObject *gradient_of(const optimizer_hook *hook, PyObject *parameter)
 {
@@ -168,18 +149,21 @@ static PyObject *gradient_of(const optimizer_hook *hook, PyObject *parameter)
     return PyObject_GetAttr(parameter, state->name_grad);
 }
 
-static bool record_gradient(optimizer_hook *hook, watched *entry)
+static bool record_gradient(optimizer_batch *batch, watched *entry)
 {
+    const optimizer_hook *hook = batch->hook;
+    const bool scaled = hook->inv_scale != NULL;
     PyObject *grad = gradient_of(hook, entry->parameter);
-    if (grad != NULL && grad != Py_None && hook->inv_scale != NULL) {
+    if (grad != NULL && grad != Py_None && scaled) {
         PyObject *unscaled = PyObject_CallMethod(grad, "mul", "O", hook->inv_scale);
         Py_DECREF(grad);
         grad = unscaled;
     }
     /* In one process nothing is reduced: both series have the same values. */
-    const bool ok = grad != NULL && record(hook, entry, grad, UNREDUCED, REDUCED);
+    const bool ok = grad != NULL && optimizer_batch_add(batch, entry, grad, UNREDUCED, REDUCED);
     Py_XDECREF(grad);
-    return ok;
+    /* A copy takes memory: none is kept. */
+    return ok && (!scaled || optimizer_batch_flush(batch));
 }
 
 /* What the optimizer's state is wanted for. */
@@ -189,14 +173,15 @@ typedef struct state_use {
     bool direction;
 } state_use;
 
-static bool record_moments(optimizer_hook *hook, watched *entry, PyObject *own)
+static bool record_moments(optimizer_batch *batch, watched *entry, PyObject *own)
 {
-    const core_state *state = hook->monitor->state;
+    const core_state *state = batch->hook->monitor->state;
     PyObject *exp_avg = PyDict_GetItemWithError(own, state->name_exp_avg);
     PyObject *exp_avg_sq = PyDict_GetItemWithError(own, state->name_exp_avg_sq);
     return !PyErr_Occurred() &&
-           (exp_avg == NULL || record(hook, entry, exp_avg, EXP_AVG, EXP_AVG)) &&
-           (exp_avg_sq == NULL || record(hook, entry, exp_avg_sq, EXP_AVG_SQ, EXP_AVG_SQ));
+           (exp_avg == NULL || optimizer_batch_add(batch, entry, exp_avg, EXP_AVG, EXP_AVG)) &&
+           (exp_avg_sq == NULL ||
+            optimizer_batch_add(batch, entry, exp_avg_sq, EXP_AVG_SQ, EXP_AVG_SQ));
 }
 
 static bool record_direction(optimizer_hook *hook, watched *entry, PyObject *own)
@@ -208,8 +193,9 @@ static bool record_direction(optimizer_hook *hook, watched *entry, PyObject *own
 }
 
 /* states: optimizer.state, which makes an entry when it is asked for one with []. */
-static bool record_state(optimizer_hook *hook, watched *entry, PyObject *states, state_use use)
+static bool record_state(optimizer_batch *batch, watched *entry, PyObject *states, state_use use)
 {
+    optimizer_hook *hook = batch->hook;
     PyObject *own = PyDict_GetItemWithError(states, entry->parameter);
     PyObject *main_param = NULL;
     if (own == NULL && !PyErr_Occurred()) {
@@ -223,7 +209,8 @@ static bool record_state(optimizer_hook *hook, watched *entry, PyObject *states,
     }
     Py_INCREF(own); /* while a tensor is read, another thread may change what holds it */
     const bool ok =
-        (!use.moments || record_moments(hook, entry, own)) &&
+        (!use.moments || record_moments(batch, entry, own)) &&
+        (!(use.update || use.direction) || optimizer_batch_flush(batch)) && /* in order */
         (!use.update || !monitor_is_active(hook->monitor) ||
          adam_record_update(hook, entry, own)) &&
         (!use.direction || !monitor_is_active(hook->monitor) || record_direction(hook, entry, own));
@@ -238,16 +225,31 @@ static int is_trained(const optimizer_hook *hook, const watched *entry)
     return entry->is_alias ? 0 : requires_grad(hook->monitor->state, entry->parameter);
 }
 
+static void begin_batch(optimizer_batch *batch, optimizer_hook *hook)
+{
+    batch->hook = hook;
+    batch->count = 0;
+    batch->bytes = 0;
+    hook->busy++;
+}
+
+static bool end_batch(optimizer_batch *batch, bool ok)
+{
+    ok = optimizer_batch_end(batch, ok);
+    batch->hook->busy--;
+    return ok;
+}
+
 bool optimizer_hook_take_gradients(optimizer_hook *hook)
 {
     bool ok = true;
-    hook->busy++;
+    optimizer_batch batch;
+    begin_batch(&batch, hook);
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         const int trained = is_trained(hook, &hook->parameters[i]);
-        ok = trained > 0 ? record_gradient(hook, &hook->parameters[i]) : trained == 0;
+        ok = trained > 0 ? record_gradient(&batch, &hook->parameters[i]) : trained == 0;
     }
-    hook->busy--;
-    return ok;
+    return end_batch(&batch, ok);
 }
 
 bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool gradients)
@@ -264,7 +266,8 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
     if (!PyDict_Check(states)) {
         use = (state_use){false, false, false};
     }
-    hook->busy++;
+    optimizer_batch batch;
+    begin_batch(&batch, hook);
     bool ok = !use.update || adam_begin(hook, optimizer);
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         watched *entry = &hook->parameters[i];
@@ -273,11 +276,11 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
             ok = trained == 0;
             continue;
         }
-        ok = (!gradients || record_gradient(hook, entry)) &&
-             record_state(hook, entry, states, use) &&
-             (!parameters || record(hook, entry, entry->parameter, ORIGIN, ORIGIN));
+        ok = (!gradients || record_gradient(&batch, entry)) &&
+             record_state(&batch, entry, states, use) &&
+             (!parameters || optimizer_batch_add(&batch, entry, entry->parameter, ORIGIN, ORIGIN));
     }
-    hook->busy--;
+    ok = end_batch(&batch, ok);
     Py_DECREF(states);
     return ok;
 }
@@ -286,15 +289,16 @@ static bool record_after(optimizer_hook *hook)
 {
     const bool parameters = hook->monitor->config->param_distribution;
     bool ok = true;
-    hook->busy++;
+    optimizer_batch batch;
+    begin_batch(&batch, hook);
     for (uint32_t i = 0; ok && parameters && i < hook->count && monitor_is_active(hook->monitor);
          i++) {
         watched *entry = &hook->parameters[i];
         const int trained = is_trained(hook, entry);
-        ok = trained > 0 ? record(hook, entry, entry->parameter, UPDATED, UPDATED) : trained == 0;
+        ok = trained > 0 ? optimizer_batch_add(&batch, entry, entry->parameter, UPDATED, UPDATED)
+                         : trained == 0;
     }
-    hook->busy--;
-    return ok;
+    return end_batch(&batch, ok);
 }
 
 /* Does one of the optimizer's parameters belong to the model? 1, 0, or -1 with an error set. */

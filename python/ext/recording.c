@@ -64,8 +64,7 @@ static tp_status compute_released(monitor_object *monitor, const tensor_view *vi
     return status;
 }
 
-/* As many threads as torch would take for an operation on this tensor. */
-static uint32_t torch_threads(core_state *state)
+uint32_t reading_threads(core_state *state)
 {
     const int64_t threads = core_call_int(state->get_num_threads);
     PyErr_Clear();
@@ -77,7 +76,7 @@ static tp_status compute(monitor_object *monitor, const tensor_view *view, tp_st
     const uint64_t bytes = tensor_view_bytes(view);
     tp_stats_options options = {.eps = monitor->config->eps, .threads = 1};
     if (bytes >= TP_SPLIT_BYTES) {
-        options.threads = torch_threads(monitor->state);
+        options.threads = reading_threads(monitor->state);
     }
     return bytes >= RELEASE_GIL_BYTES ? compute_released(monitor, view, &options, stats)
                                       : tp_stats_compute_with(&view->data, &options, stats);

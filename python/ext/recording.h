@@ -28,6 +28,9 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
 /* The same of a Python number, as a tensor without dimensions. False: an error is set. */
 bool reading_of_number(const monitor_object *monitor, PyObject *number, reading *out);
 
+/* As many threads as torch would take for an operation on a large tensor. */
+uint32_t reading_threads(core_state *state);
+
 /* The tensor's count of in-place changes; -1 when it has none (inference tensors). */
 int64_t reading_version(core_state *state, PyObject *tensor);
 

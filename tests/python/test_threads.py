@@ -23,11 +23,14 @@ from torch import nn
 threads, directory = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(threads)
 torch.manual_seed(7)
-model = nn.Linear(700, 600)  # 1.6 MiB of weights
+model = nn.ModuleDict({"large": nn.Linear(700, 600)})  # 1.6 MiB of weights
+for i in range(40):  # 5 MiB, more than are read in one call
+    model[f"small{i}"] = nn.Linear(200, 160 + i)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with tensorprobe.watch(model, optimizer, output_dir=directory, run_id="run") as monitor:
     for _ in range(2):
-        model.weight.grad = torch.ones_like(model.weight)
+        for number, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.full_like(parameter, number)
         optimizer.step()
     names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     print(names.count("tp-helper"))
@@ -35,7 +38,10 @@ print(monitor.directory)
 """
 
 
-def run_child(threads: int, directory: Path) -> tuple[int, list[float]]:
+Rows = list[tuple[str, str, float, float, float]]
+
+
+def run_child(threads: int, directory: Path) -> tuple[int, Rows]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "4"}
     printed = subprocess.run(
         [sys.executable, "-c", CHILD, str(threads), str(directory)],
@@ -45,13 +51,12 @@ def run_child(threads: int, directory: Path) -> tuple[int, list[float]]:
         env=environment,
     ).stdout.splitlines()
     journal = tensorprobe.Journal(printed[1])
-    series = [
-        value
-        for quantity in ("param_origin", "param_updated", "grad_reduced")
-        for op in ("norm", "mean", "min", "max")
-        for value in journal.series("weight", quantity, op=op)[1]
+    rows = [
+        (r["name"], r["quantity"], r["norm"], r["min"], r["std"])
+        for step in journal
+        for r in step.records
     ]
-    return int(printed[0]), series
+    return int(printed[0]), rows
 
 
 def test_hooks_use_as_many_threads_as_torch(tmp_path: Path) -> None:
@@ -59,8 +64,16 @@ def test_hooks_use_as_many_threads_as_torch(tmp_path: Path) -> None:
         run_child(threads, tmp_path / str(threads)) for threads in (1, 3)
     )
     assert (no_helper, two_helpers) == (0, 2)
-    assert len(alone) == 24
     assert alone == shared
+    # In the order in which they came: gradient and weight of each parameter, then the new weights.
+    names = [f"small{i}" for i in range(40)]
+    parameters = [f"{name}.{part}" for name in ["large", *names] for part in ("weight", "bias")]
+    before = ("grad_unreduced", "grad_reduced", "param_origin")
+    order = [(name, quantity) for name in parameters for quantity in before]
+    order += [(name, "param_updated") for name in parameters]
+    assert [row[:2] for row in alone] == order * 2
+    gradients = [row[3] for row in alone if row[1] == "grad_reduced"]
+    assert gradients == [float(number) for number in range(len(parameters))] * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16, torch.int8])
