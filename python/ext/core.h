@@ -35,6 +35,7 @@ typedef struct core_state {
     PyObject *name_requires_grad, *name_grad_fn, *name_output_nr, *name_version, *name_training;
     PyObject *name_next_functions, *name_sequence_nr, *name_register_hook, *name_register_prehook;
     PyObject *name_grad, *name_main_grad, *name_state, *name_exp_avg, *name_exp_avg_sq;
+    PyObject *name_parameters, *name_modules;
 
     /* torch */
     bool torch_loaded;

@@ -372,12 +372,19 @@ bool monitor_boundary(monitor_object *monitor)
     monitor_hand_over_micro_steps(monitor);
     monitor->forward++;
     monitor->steps_ended++;
+    const bool collected = monitor->collecting;
     tp_status status = TP_OK;
     monitor->users++;
     Py_BEGIN_ALLOW_THREADS;
     status = tp_monitor_step(monitor->monitor);
     Py_END_ALLOW_THREADS;
     monitor->users--;
+    if (collected && monitor->on_first_step != NULL && !PyErr_Occurred()) {
+        PyObject *callback = monitor->on_first_step;
+        monitor->on_first_step = NULL;
+        Py_XDECREF(PyObject_CallFunctionObjArgs(callback, NULL));
+        Py_DECREF(callback);
+    }
     if (monitor_is_active(monitor)) {
         monitor->collecting = tp_monitor_is_collecting(monitor->monitor);
         if (tp_monitor_is_done(monitor->monitor)) {

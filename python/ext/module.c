@@ -182,6 +182,8 @@ static bool add_names(core_state *state)
         {"state", &state->name_state},
         {"exp_avg", &state->name_exp_avg},
         {"exp_avg_sq", &state->name_exp_avg_sq},
+        {"_parameters", &state->name_parameters},
+        {"_modules", &state->name_modules},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         *names[i].place = PyUnicode_InternFromString(names[i].text);
@@ -269,6 +271,8 @@ static int for_each_reference(core_state *state, int (*visit)(PyObject **place, 
         &state->name_state,
         &state->name_exp_avg,
         &state->name_exp_avg_sq,
+        &state->name_parameters,
+        &state->name_modules,
         (PyObject **)(void *)&state->tensor_type,
         (PyObject **)(void *)&state->parameter_type,
         (PyObject **)(void *)&state->accumulate_grad_type,

@@ -8,6 +8,7 @@
 #include "gradient_hooks.h"
 #include "input_edges.h"
 #include "recording.h"
+#include "structure.h"
 
 static bool is_linear(const core_state *state, PyObject *module)
 {
@@ -54,7 +55,7 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
         side_filter_of(monitor->config, target < 0 ? NULL : &monitor->config->targets[target]);
     hook->name = core_name(args[1]);
     hook->module = PyWeakref_NewRef(args[0], NULL);
-    if (PyErr_Occurred()) {
+    if (PyErr_Occurred() || (root && !structure_note(hook, args[0]))) {
         Py_DECREF((PyObject *)hook);
         return NULL;
     }
@@ -182,6 +183,7 @@ void module_hook_number_call(module_hook *hook, frame *running)
         hook->seen_forward = monitor->forward;
         hook->calls = 0;
     }
+    hook->fired = true;
     running->call = hook->calls++;
     running->micro_step = monitor_micro_step(monitor, hook->vpp_stage);
 }
@@ -243,14 +245,18 @@ static bool enter(module_hook *hook, PyObject *const *args)
     owed_call paid;
     int64_t task = -1;
     const enum forward_kind kind = forward_kind_of(hook, args[0], &paid, &task);
+    bool ok = kind != FORWARD_FAILED;
     if (hook->root) {
+        const uint32_t before = monitor->micro_steps[hook->vpp_stage];
         module_hook_begin_root(hook, kind, task);
+        if (ok && before == 0 && monitor->micro_steps[hook->vpp_stage] == 1) {
+            ok = structure_check(hook, args[0]);
+        }
     }
     frame *running = monitor_new_frame(monitor, hook);
     if (running == NULL) {
         return false;
     }
-    bool ok = kind != FORWARD_FAILED;
     running->graph_task = task;
     running->training = kind == FORWARD_WHOLE || kind == FORWARD_VALUES;
     if (hook->recorded && ok && kind != FORWARD_IGNORED) {
@@ -338,6 +344,11 @@ static PyObject *hook_reduce(PyObject *self, PyObject *Py_UNUSED(unused))
     return Py_BuildValue("N()", maker);
 }
 
+static PyObject *hook_fired(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((module_hook *)self)->fired);
+}
+
 static PyMethodDef hook_methods[] = {
     {"forward_pre", (PyCFunction)(void (*)(void))hook_forward_pre, METH_FASTCALL,
      "forward_pre($self, module, args, kwargs, /)\n--\n\nA forward pre-hook with kwargs."},
@@ -358,6 +369,7 @@ static PyGetSetDef hook_properties[] = {
      "What a compiled graph records of input, output and their gradients: None: nothing; (): every "
      "tensor; (0, 0): the only one; (n, i): element i of n.",
      NULL},
+    {"fired", hook_fired, NULL, "Whether a training forward of the module has been seen.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -32,6 +32,8 @@ typedef struct module_hook {
     bool root;             /* its training forwards count the micro steps */
     bool recorded;         /* false: only counts */
     bool linear;           /* its forward is that of torch.nn.Linear */
+    bool fired;            /* a training forward has been seen */
+    uint64_t structure;    /* of a root: see structure.h */
     uint64_t seen_forward; /* calls counts the calls in this forward of the root */
     uint32_t calls;
     owed_calls owed;

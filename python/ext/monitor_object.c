@@ -166,6 +166,8 @@ static void monitor_dealloc(PyObject *object)
     }
     memo_free(&self->memo);
     scalars_free(self);
+    Py_CLEAR(self->on_change);
+    Py_CLEAR(self->on_first_step);
     tp_free(self->micro_steps);
     tp_free(self->frames);
     tp_free(self->spare_frame);
@@ -382,6 +384,20 @@ static PyObject *monitor_matches(PyObject *object, PyObject *const *args, Py_ssi
     return PyBool_FromLong(yes);
 }
 
+static PyObject *monitor_tell(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    monitor_object *self = (monitor_object *)object;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "tell takes on_change and on_first_step");
+        return NULL;
+    }
+    Py_CLEAR(self->on_change);
+    Py_CLEAR(self->on_first_step);
+    self->on_change = args[0] == Py_None ? NULL : Py_NewRef(args[0]);
+    self->on_first_step = args[1] == Py_None ? NULL : Py_NewRef(args[1]);
+    Py_RETURN_NONE;
+}
+
 static PyObject *monitor_log_scalar(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
     return scalars_log((monitor_object *)object, args, count);
@@ -458,6 +474,10 @@ static PyMethodDef monitor_methods[] = {
     {"matches", (PyCFunction)(void (*)(void))monitor_matches, METH_FASTCALL,
      "matches($self, target, name, beginning, /)\n--\n\nDoes the pattern of the target with this "
      "number match the name, or (beginning) what stands in front of one of its dots?"},
+    {"tell", (PyCFunction)(void (*)(void))monitor_tell, METH_FASTCALL,
+     "tell($self, on_change, on_first_step, /)\n--\n\nWhom to call when a step begins with "
+     "another tree of modules or parameters, and when the first collected step has ended. None: "
+     "nobody."},
     {"log_scalar", (PyCFunction)(void (*)(void))monitor_log_scalar, METH_FASTCALL,
      "log_scalar($self, name, value, /)\n--\n\nRecords a number in the open step."},
     {"module_hook", (PyCFunction)(void (*)(void))monitor_module_hook, METH_FASTCALL,

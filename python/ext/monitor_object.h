@@ -73,6 +73,8 @@ typedef struct monitor_object {
     uint32_t op_count;
 
     uint64_t steps_ended;
+    PyObject *on_change;      /* owned callable of the session, or NULL: the model has changed */
+    PyObject *on_first_step;  /* likewise, once: the first collected step has ended */
     PyObject *scalar_numbers; /* dict: name of a logged scalar → its number; NULL: none yet */
     struct scalar_series *scalars;
     uint32_t scalar_count;

@@ -274,6 +274,10 @@ class CompileWatch:
         """Take a module's hooks into account: forward_pre, and forward if it has one."""
         self._builtin.append((hook, module, handles))
 
+    def keep(self, hooks: set[_core.ModuleHook]) -> None:
+        """Forget the others, which were taken back."""
+        self._builtin = [one for one in self._builtin if one[0] in hooks]
+
     def start(self) -> None:
         """After the hooks were registered. What was compiled before would never call them."""
         handler = _callbacks()

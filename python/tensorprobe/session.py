@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprobe import _core, _scaling
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
 from tensorprobe._structure import StructurePrinter
-from tensorprobe._targets import Selection
+from tensorprobe._targets import Selection, WatchedModule
 from tensorprobe.journal import Alert, Journal
 
 if TYPE_CHECKING:
@@ -40,6 +40,23 @@ def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
         f"a {type(optimizer).__name__} has no step hooks, and no torch optimizer as .optimizer: "
         "pass the torch optimizer whose step() ends a training step"
     )
+
+
+class _Place(NamedTuple):
+    """What a module's hooks are made for."""
+
+    module: int
+    """Its id; who has the place holds the module, too."""
+    name: str
+    vpp_stage: int
+    recorded: bool
+    target: int
+
+
+class _Hooked(NamedTuple):
+    module: torch.nn.Module
+    hook: _core.ModuleHook
+    handles: list[Any]
 
 
 class Session:
@@ -73,6 +90,8 @@ class Session:
         self._main_grad = params_have_main_grad
         self._module_handles: list[Any] = monitor.collector_handles
         self._optimizer_handles: list[Any] = []
+        self._hooked: dict[_Place, _Hooked] = {}
+        self._xy_is_hooked = False
         self._optimizer_hooks: list[_core.OptimizerHook] = []
         self._printer: StructurePrinter | None = None
         self._structure_is_printed = False
@@ -170,18 +189,12 @@ class Session:
         if not self._selected:
             return
         self._unhook_modules()
+        self._xy_is_hooked = xy_distribution
         targets = self._config["targets"]
-        everything = self._config["all_xy"]
-        if not self._config["xy_distribution"]:
-            everything = everything or targets == [""]  # the default of who names no module
-        watched = self._selection.modules(everything) if xy_distribution else []
-        hooked = {id(one.module) for one in watched}
-        for stage, chunk in enumerate(self._chunks):
-            if id(chunk) not in hooked:
-                self._hook_module(chunk, "", stage, recorded=False)  # it counts the micro steps
-        for one in watched:
-            self._hook_module(one.module, one.name, one.vpp_stage, recorded=True, target=one.target)
+        everything, watched = self._watched_modules()
+        self._hook_watched(watched, {})
         self._compile.start()
+        self._monitor.tell(self._refresh, self._warn_of_silence)
         if self._report and xy_distribution:
             for one in watched:
                 stage_name = f"{one.vpp_stage}:" if len(self._chunks) > 1 else ""
@@ -190,8 +203,66 @@ class Session:
             wanted = len(watched) if everything else len(targets)
             _say(f"> {len(watched)} out of {wanted} modules are monitored.")
 
+    def _watched_modules(self) -> tuple[bool, list[WatchedModule]]:
+        """Whether these are all modules, and which they are."""
+        everything = self._config["all_xy"]
+        if not self._config["xy_distribution"]:
+            # the default of who names no module
+            everything = everything or self._config["targets"] == [""]
+        return everything, self._selection.modules(everything) if self._xy_is_hooked else []
+
+    def _hook_watched(self, watched: list[WatchedModule], known: dict[_Place, _Hooked]) -> None:
+        """Hook these and the roots, which count the micro steps; known ones have hooks already."""
+        hooked = {id(one.module) for one in watched}
+        for stage, chunk in enumerate(self._chunks):
+            if id(chunk) not in hooked:
+                self._hook_module(known, chunk, "", stage, recorded=False)
+        for one in watched:
+            self._hook_module(
+                known, one.module, one.name, one.vpp_stage, recorded=True, target=one.target
+            )
+
+    def _refresh(self) -> None:
+        """Hook what the model consists of now. What has stayed keeps its hooks."""
+        if self._closed or not self._selected:
+            return
+        self._selection = Selection(self._chunks, self._config, self._monitor.matches)
+        for hook, rows in zip(self._optimizer_hooks, self._rows(), strict=True):
+            hook.watch(rows)
+        before, self._hooked = self._hooked, {}
+        self._module_handles.clear()
+        self._hook_watched(self._watched_modules()[1], before)
+        for place, gone in before.items():
+            if place not in self._hooked:
+                self._remove(gone.handles)
+        self._compile.keep({one.hook for one in self._hooked.values()})
+        self._compile.start()
+
+    def _warn_of_silence(self) -> None:
+        """Warn of targets that match modules of which none has been called in the first step."""
+        fired: dict[int, bool] = {}
+        for place, hooked in self._hooked.items():
+            if place.recorded:
+                fired[place.target] = fired.get(place.target, False) or hooked.hook.fired
+        silent = [target for target, yes in fired.items() if not yes]
+        if not silent:
+            return
+        names = [repr(self._config["targets"][target]) for target in silent[:4] if target >= 0]
+        more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
+        what = (
+            f"targets that matched but were never called: {', '.join(names)}{more}"
+            if names
+            else "no module of the model was called"
+        )
+        _warn(
+            f"{what}, in a training forward of the first step: was it in eval mode or under "
+            "torch.no_grad(), called by another method than model(...), as model.forward(...) or "
+            "a method of its own, or not used in this step?"
+        )
+
     def _hook_module(
         self,
+        known: dict[_Place, _Hooked],
         module: torch.nn.Module,
         name: str,
         vpp_stage: int,
@@ -204,6 +275,11 @@ class Session:
         if isinstance(module, ScriptModule):
             self._scripted.append(name)
             return
+        place = _Place(id(module), name, vpp_stage, recorded, target)
+        if place in known:
+            self._hooked[place] = known[place]
+            self._module_handles.extend(known[place].handles)
+            return
         root = module is self._chunks[vpp_stage]
         hook = self._monitor.module_hook(module, name, vpp_stage, root, recorded, target)
         handles = [module.register_forward_pre_hook(hook.forward_pre, with_kwargs=True)]
@@ -213,10 +289,12 @@ class Session:
                 module.register_forward_hook(hook.forward, with_kwargs=True, always_call=root)
             )
         self._module_handles.extend(handles)
+        self._hooked[place] = _Hooked(module, hook, handles)
         self._compile.add(hook, module, handles)
 
     def _unhook_modules(self) -> None:
         self._remove(self._module_handles)
+        self._hooked.clear()
         self._compile.stop()
 
     def use_optimizer(
@@ -347,10 +425,14 @@ class Session:
         handles.clear()
 
     def _detach(self) -> None:
+        """Take every hook back, and let go of the model."""
+        self._monitor.tell(None, None)
         self._unhook_modules()
         self._forget_optimizers()
         if self._printer is not None:
             self._printer.remove()
+        self._chunks = []
+        self._selection = Selection([], self._config, self._monitor.matches)
 
     @property
     def directory(self) -> str:

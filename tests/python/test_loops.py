@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -347,3 +350,115 @@ def test_an_exception_leaves_a_partial_step(
     assert ("0.0.output", "actv") in rows
     assert (("2.0.output", "actv_grad") in rows) is (where == "backward")
     assert holder[0].counters()["errors"] == 0
+
+
+# ---- a model that changes ----
+
+
+def rows_of(step: tensorprobe.Step, quantity: str) -> set[str]:
+    return {r["row"] for r in step.records if r["quantity"] == quantity}
+
+
+def test_modules_that_are_replaced_added_and_removed(tmp_path: Path) -> None:
+    """In every way in which a tree can change; what has stayed keeps its rows."""
+    model = net(4, 4, 4)
+    session = start(model, None, tmp_path)
+    expected: list[tuple[set[str], set[str]]] = []
+
+    def replace() -> None:
+        model[0] = nn.Linear(4, 4, dtype=torch.float64)
+
+    def add() -> None:
+        model.append(nn.Sequential(nn.Linear(4, 2, dtype=torch.float64), nn.Tanh()))
+
+    def remove() -> None:
+        del model[1]
+
+    def reparametrize() -> None:
+        model[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.float64))
+
+    def directly() -> None:
+        model[0]._parameters["bias"] = None
+
+    for change in (None, replace, add, remove, reparametrize, directly, None):
+        if change is not None:
+            change()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session.use_optimizer(optimizer)
+        for _ in range(2):
+            backward(loss_of(model))
+        modules = {name for name, _ in model.named_modules()}
+        expected.append(({f"{name}.output" for name in modules}, set(gradients(model))))
+        optimizer.step()
+    found = steps_of(session)
+    assert len(found) == len(expected) == 7
+    for step, (outputs, parameters) in zip(found, expected, strict=True):
+        assert step.micro_steps == 2
+        assert {r for r in rows_of(step, "actv") if r.endswith("output")} == outputs
+        assert rows_of(step, "grad_reduced") == parameters
+        assert rows_of(step, "param_updated") == parameters
+        counts = [r["row"] for r in step.records if r["quantity"] == "actv"]
+        assert all(counts.count(row) == 2 for row in counts)
+
+
+def test_a_removed_parameter_is_let_go(tmp_path: Path) -> None:
+    model = net(4, 4, 1)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    session = start(model, optimizer, tmp_path)
+    backward(loss_of(model))
+    optimizer.step()
+    gone = weakref.ref(model[0].weight)
+    model[0] = nn.Identity()
+    backward(loss_of(model))
+    gc.collect()
+    assert gone() is None
+    optimizer.step()
+    assert rows_of(steps_of(session)[1], "param_updated") == {"1.weight", "1.bias"}
+
+
+def test_an_unchanged_model_is_not_hooked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(tensorprobe.Session, "_refresh", lambda self: calls.append(1))
+    model = nn.Sequential(net(4, 4), nn.LazyLinear(2, dtype=torch.float64))
+    model(draw(2, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = start(model, optimizer, tmp_path)
+    for _ in range(3):
+        backward(loss_of(model))
+        optimizer.step()
+        model.eval().float().double().train()
+        model.load_state_dict(model.state_dict())
+    steps_of(session)
+    assert calls == []
+
+
+# ---- targets that are never called ----
+
+
+def silence(
+    model: nn.Module, tmp_path: Path, forward: Callable[[Tensor], Tensor], **config: Any
+) -> list[str]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path, format="api", **config)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            backward(forward(draw(3, 4)).sum())
+            optimizer.step()
+    session.close()
+    return [str(w.message) for w in caught]
+
+
+def test_targets_that_are_never_called_are_named_once(tmp_path: Path) -> None:
+    model = net(4, 3, 1)
+    by_forward = lambda x: model[1](model[0].forward(x))  # noqa: E731
+    (text,) = silence(model, tmp_path, by_forward, targets={"0": {}, "1": {}})
+    assert "targets that matched but were never called: '0', in a training" in text
+    assert "model.forward(...)" in text
+    assert silence(model, tmp_path, by_forward) == []  # not everything has to be called
+    assert silence(model, tmp_path, model, targets={"0": {}, "*": {}}) == []
+    (text,) = silence(model.eval(), tmp_path, model)
+    assert "no module of the model was called" in text
+    assert "eval mode" in text

@@ -26,6 +26,7 @@ def small() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def session(tmp_path: Path, **config: Any) -> tuple[tensorprobe.Session, torch.optim.Optimizer]:
     model, optimizer = small()
+    config = {"xy_distribution": False, **config}
     return tensorprobe.watch(model, optimizer, output_dir=tmp_path, **config), optimizer
 
 

@@ -931,7 +931,7 @@ def test_print_struct_may_go_on(tmp_path: Path) -> None:
         f"after step {step}" for step in range(3)
     ]
     assert lines.count("> module struct:") == 1
-    assert lines[-1] == "1"  # the root's own: where its forward ends
+    assert lines[-1] == "0"
 
 
 def test_printed_structure_as_targets_selects_the_same_tensors() -> None:
