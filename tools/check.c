@@ -152,25 +152,56 @@ static void print_files(const tp_config *config)
     }
 }
 
+static void print_rule(const tp_rule_config *rule)
+{
+    switch (rule->rule) {
+    case TP_RULE_ANOMALY_NAN:
+        printf("a value is NaN");
+        if (!isnan(rule->threshold)) {
+            printf(" or its magnitude is above %g", rule->threshold);
+        }
+        break;
+    case TP_RULE_ANOMALY_TURBULENCE:
+        if (rule->factor) {
+            printf("a norm is %g times its mean, or the mean %g times the norm, after %" PRIu64
+                   " values",
+                   rule->threshold, rule->threshold, rule->min_samples);
+        } else {
+            printf("a value is off its mean by more than %g %%, after %" PRIu64 " value%s",
+                   100 * rule->threshold, rule->min_samples, rule->min_samples > 1 ? "s" : "");
+        }
+        break;
+    case TP_RULE_EXPLODING:
+    case TP_RULE_LOSS_SPIKE:
+        printf("a %s is %g standard deviations above the median of its last %" PRIu32
+               ", after %" PRIu64 " values",
+               rule->rule == TP_RULE_EXPLODING ? "norm" : "logged number", rule->threshold,
+               rule->window, rule->min_samples);
+        break;
+    case TP_RULE_VANISHING:
+        printf("a norm is below 1/%g of the median of its last %" PRIu32 ", after %" PRIu64
+               " values",
+               rule->threshold, rule->window, rule->min_samples);
+        break;
+    case TP_RULE_ALL_ZERO:
+        printf("%g %% of an activation or gradient are 0 for %" PRIu64 " steps",
+               100 * rule->threshold, rule->min_samples);
+        break;
+    default:
+        printf("a parameter doesn't change for %" PRIu64 " steps", rule->min_samples);
+        break;
+    }
+    for (uint32_t i = 0; i < rule->targets.count; i++) {
+        printf("%s%s", i == 0 ? " (of " : ", ", rule->targets.items[i]);
+    }
+    puts(rule->targets.count > 0 ? ")" : "");
+}
+
 static void print_rules(const tp_config *config)
 {
     for (uint32_t i = 0; i < config->rule_count; i++) {
-        const tp_rule_config *rule = &config->rules[i];
         printf("raises an alert when ");
-        if (rule->rule == TP_RULE_ANOMALY_NAN) {
-            printf("a value is NaN");
-            if (!isnan(rule->threshold)) {
-                printf(" or its magnitude is above %g", rule->threshold);
-            }
-            puts("");
-        } else if (rule->factor) {
-            printf("a norm is %g times its mean, or the mean %g times the norm, after %" PRIu64
-                   " values\n",
-                   rule->threshold, rule->threshold, rule->min_samples);
-        } else {
-            printf("a value is off its mean by more than %g %%, after %" PRIu64 " value%s\n",
-                   100 * rule->threshold, rule->min_samples, rule->min_samples > 1 ? "s" : "");
-        }
+        print_rule(&config->rules[i]);
     }
     if (config->rule_count == 0) {
         puts("raises no alerts");

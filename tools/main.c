@@ -15,6 +15,7 @@ static const struct command {
     {"show", tp_tool_show, "print what the journal of a run holds"},
     {"recover", tp_tool_recover, "bring csv and TensorBoard files up to the end of the journal"},
     {"init", tp_tool_init, "print a configuration to begin with"},
+    {"backtest", tp_tool_backtest, "run alert rules over what was recorded"},
     {"check", tp_tool_check, "validate a configuration file, and say what it will do"},
     {"selftest", tp_tool_selftest, "prove that everything holds on this machine"},
 };

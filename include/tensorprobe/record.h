@@ -63,6 +63,12 @@ typedef struct tp_alert {
 
 #define TP_RULE_ANOMALY_NAN 1
 #define TP_RULE_ANOMALY_TURBULENCE 2
+#define TP_RULE_EXPLODING 3
+#define TP_RULE_VANISHING 4
+#define TP_RULE_LOSS_SPIKE 5
+#define TP_RULE_ALL_ZERO 6
+#define TP_RULE_UNCHANGED_TENSOR 7
+#define TP_RULE_COUNT 7 /* the largest of them */
 
 /* Statistics by which output columns are named, in the ancestors' words. */
 #define TP_OP_NORM 1

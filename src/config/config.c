@@ -42,8 +42,10 @@ void tp_config_defaults(tp_config *config, bool watch)
     config->op_count = sizeof watch_ops / sizeof watch_ops[0];
     config->formats = TP_FORMAT_CSV | TP_FORMAT_TENSORBOARD;
     config->step_count_per_record = 1000;
-    config->rules[0] = (tp_rule_config){TP_RULE_ANOMALY_NAN, false, (double)NAN, 1};
-    config->rules[1] = (tp_rule_config){TP_RULE_ANOMALY_TURBULENCE, true, 10, 20};
+    config->rules[0] =
+        (tp_rule_config){.rule = TP_RULE_ANOMALY_NAN, .threshold = (double)NAN, .min_samples = 1};
+    config->rules[1] = (tp_rule_config){
+        .rule = TP_RULE_ANOMALY_TURBULENCE, .factor = true, .threshold = 10, .min_samples = 20};
     config->rule_count = 2;
 }
 
@@ -56,6 +58,18 @@ static void free_inform(tp_inform_config *inform)
     tp_free(inform->send_email_password);
     tp_free(inform->smtp_server);
     *inform = (tp_inform_config){0};
+}
+
+static void free_rule(tp_rule_config *rule)
+{
+    for (uint32_t i = 0; i < rule->targets.count; i++) {
+        tp_free(rule->targets.items[i]);
+        tp_pattern_free(rule->patterns != NULL ? rule->patterns[i] : NULL);
+    }
+    tp_free(rule->targets.items);
+    tp_free(rule->patterns);
+    rule->targets = (tp_texts){NULL, 0};
+    rule->patterns = NULL;
 }
 
 void tp_config_free(tp_config *config)
@@ -72,6 +86,9 @@ void tp_config_free(tp_config *config)
     }
     tp_free(config->cc_codeline.items);
     config->cc_codeline = (tp_texts){NULL, 0};
+    for (uint32_t i = 0; i < TP_MAX_RULES; i++) {
+        free_rule(&config->rules[i]);
+    }
     free_inform(&config->inform);
     tp_free(config->module_ranks);
     config->targets = NULL;

@@ -16,15 +16,28 @@
 #define TP_DEVICE_PATH_NATIVE 0u /* the kernels, where they can read the tensor */
 #define TP_DEVICE_PATH_TORCH 1u  /* torch operations, for every tensor */
 
-#define TP_MAX_RULES 8
+#define TP_MAX_RULES 16
+
+typedef struct tp_texts {
+    char **items;
+    uint32_t count;
+} tp_texts;
 
 typedef struct tp_rule_config {
     uint32_t rule;        /* TP_RULE_… */
     bool factor;          /* AnomalyTurbulence: x > t * mean or x < mean / t on norms ("mode":
                              "factor", the default of watch()), else |x - mean| > t * |mean| */
     double threshold;     /* NaN: none (AnomalyNan without a bound) */
-    uint64_t min_samples; /* earlier finite values needed before the rule speaks */
+    uint64_t min_samples; /* earlier finite values, or steps, needed before the rule speaks */
+    uint32_t window;      /* earlier values of which a median is taken; 0: none is */
+    uint32_t ops;     /* bit 1 << TP_OP_… of each that it looks at; 0: all that are configured */
+    tp_texts targets; /* names and patterns of what it looks at; none: everything */
+    tp_pattern **patterns; /* as many; NULL for a name */
 } tp_rule_config;
+
+/* Whether the rule looks at what has this name: a target is a module or parameter, with all that is
+ * inside it, or a pattern. */
+bool tp_rule_config_applies(const tp_rule_config *rule, const char *name);
 
 /* One side of a target, "tensor" or "tuple[n]" or "tuple[n]:i". */
 typedef struct tp_side_spec {
@@ -39,11 +52,6 @@ typedef struct tp_target {
     tp_pattern *pattern; /* NULL: the name is one */
     tp_side_spec input, output, input_grad, output_grad; /* none given: all sides */
 } tp_target;
-
-typedef struct tp_texts {
-    char **items;
-    uint32_t count;
-} tp_texts;
 
 #define TP_INFORM_NOBODY 0u
 #define TP_INFORM_DATABASE 1u

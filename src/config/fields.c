@@ -73,7 +73,7 @@ static const tp_config_field alert_fields[] = {
      .nest = TP_NEST_LIST,
      .members = &tp_config_rule_members,
      .max = TP_MAX_RULES,
-     .type = "list of at most 8 rules",
+     .type = "list of at most 16 rules",
      .fallback = "[]",
      .for_watch = "[{\"rule_name\": \"AnomalyNan\"}, {\"rule_name\": \"AnomalyTurbulence\", "
                   "\"args\": {\"threshold\": 10, \"mode\": \"factor\"}}]",

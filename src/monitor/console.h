@@ -4,7 +4,7 @@
 
 #include "record/registry.h"
 
-#define TP_CONSOLE_RULES (TP_RULE_ANOMALY_TURBULENCE + 1) /* by the number of the rule */
+#define TP_CONSOLE_RULES (TP_RULE_COUNT + 1) /* by the number of the rule */
 
 /* What each rule said in the step before: a fault that stays would say the same for ever. */
 typedef struct tp_console {

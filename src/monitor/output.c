@@ -10,8 +10,8 @@
 #include "journal/writer.h"
 #include "monitor/console.h"
 #include "monitor/follower.h"
+#include "monitor/rule_options.h"
 #include "monitor/run.h"
-#include "rules/rules.h"
 
 enum { CSV, TENSORBOARD, ANOMALY, FOLLOWERS };
 
@@ -35,10 +35,7 @@ static tp_status make_rules(tp_rules **out, const tp_config *config, const tp_re
 {
     tp_rule_options rules[TP_MAX_RULES];
     for (uint32_t i = 0; i < config->rule_count; i++) {
-        const tp_rule_config *rule = &config->rules[i];
-        rules[i] = (tp_rule_options){rule->rule,
-                                     rule->factor ? TP_TURBULENCE_FACTOR : TP_TURBULENCE_RELATIVE,
-                                     rule->threshold, rule->min_samples};
+        rules[i] = tp_rule_options_of(&config->rules[i]);
     }
     return tp_rules_new(out, rules, config->rule_count, config->ops, config->op_count, registry);
 }

@@ -14,11 +14,14 @@ static const char *const quantity_names[] = {
 
 static const char *const role_names[] = {"", "input", "output"};
 
-static const char *const rule_names[] = {NULL, "AnomalyNan", "AnomalyTurbulence"};
+static const char *const rule_names[] = {NULL,        "AnomalyNan",     "AnomalyTurbulence",
+                                         "Exploding", "Vanishing",      "LossSpike",
+                                         "AllZero",   "UnchangedTensor"};
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 _Static_assert(LENGTH(op_names) == TP_OP_COUNT + 1, "every op has a name");
+_Static_assert(LENGTH(rule_names) == TP_RULE_COUNT + 1, "every rule has a name");
 _Static_assert(sizeof(tp_stats) == 136, "tp_stats is stored in journals");
 _Static_assert(sizeof(tp_alert) == 136, "tp_alert is stored in journals");
 _Static_assert(sizeof(tp_record) == 192, "a record is three cache lines");
@@ -124,15 +127,23 @@ uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size
 uint64_t tp_alert_describe(const tp_alert *alert, char *text, uint64_t size)
 {
     const char *op = tp_op_name(alert->op);
+    const char *many = alert->samples == 1 ? "" : "s";
+    const unsigned long long samples = alert->samples;
     int length;
-    if (alert->op == TP_OP_NANS) {
+    op = alert->op == TP_OP_ID ? "it" : op != NULL ? op : "?";
+    if (alert->rule == TP_RULE_ALL_ZERO) {
+        length = snprintf(text, size, "%.4g %% of its values have been 0 for %llu step%s",
+                          100 * alert->value, samples, many);
+    } else if (alert->rule == TP_RULE_UNCHANGED_TENSOR) {
+        length = snprintf(text, size, "has not changed for %llu step%s", samples, many);
+    } else if (alert->op == TP_OP_NANS) {
         length = snprintf(text, size, "%.0f values are NaN", alert->value);
     } else if (!isnan(alert->baseline)) {
-        length = snprintf(text, size, "%s is %.4g, the mean of %llu earlier step%s %.4g",
-                          op != NULL ? op : "?", alert->value, (unsigned long long)alert->samples,
-                          alert->samples == 1 ? "" : "s", alert->baseline);
+        const char *kind = alert->rule == TP_RULE_ANOMALY_TURBULENCE ? "mean" : "median";
+        length = snprintf(text, size, "%s is %.4g, the %s of %llu earlier step%s %.4g", op,
+                          alert->value, kind, samples, many, alert->baseline);
     } else {
-        length = snprintf(text, size, "%s is %.4g", op != NULL ? op : "?", alert->value);
+        length = snprintf(text, size, "%s is %.4g", op, alert->value);
     }
     return length > 0 ? (uint64_t)length : 0;
 }

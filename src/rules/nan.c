@@ -3,10 +3,11 @@
 
 #include "rules/rule.h"
 
-bool tp_rule_judge_nan(const tp_judgement *judgement, tp_alert *alert)
+static bool judge(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
     const tp_stats *stats = judgement->stats;
     double bound = judgement->options->threshold;
+    (void)memory;
     alert->baseline = (double)NAN;
     alert->threshold = bound;
     if (stats->nan > 0) {
@@ -31,3 +32,5 @@ bool tp_rule_judge_nan(const tp_judgement *judgement, tp_alert *alert)
     }
     return false;
 }
+
+const tp_rule tp_rule_nan = {.rule = TP_RULE_ANOMALY_NAN, .judge = judge};

@@ -7,41 +7,74 @@
 #include "base/mem.h"
 #include "rules/rule.h"
 
-static const struct {
-    uint32_t rule;
-    tp_rule_judge judge;
-} table[] = {
-    {TP_RULE_ANOMALY_NAN, tp_rule_judge_nan},
-    {TP_RULE_ANOMALY_TURBULENCE, tp_rule_judge_turbulence},
+static const tp_rule *const table[] = {
+    &tp_rule_nan,        &tp_rule_turbulence, &tp_rule_exploding, &tp_rule_vanishing,
+    &tp_rule_loss_spike, &tp_rule_all_zero,   &tp_rule_unchanged,
 };
 
 #define TABLE_LENGTH (sizeof table / sizeof table[0])
 
 /* A place that returns every step: one call of one module in one micro step, or a parameter. */
-typedef struct place {
+typedef struct place_name {
     uint32_t key;
     uint32_t micro_step;
     uint32_t call;
+} place_name;
+
+typedef struct place {
+    place_name name;
+    uint32_t quantity;
+    uint64_t applies; /* bit n: the n-th rule looks at it */
 } place;
+
+/* A rule as it is configured. */
+typedef struct active_rule {
+    const tp_rule *rule;
+    tp_rule_options options;
+    size_t offset; /* of its memory in a place's */
+} active_rule;
 
 struct tp_rules {
     const tp_registry *registry;
-    tp_rule_options *rules;
+    active_rule *rules;
     uint32_t rule_count;
-    uint32_t ops[TP_OP_COUNT]; /* those that are numbers */
+    uint32_t ops[TP_OP_COUNT]; /* those that any rule looks at, and that are numbers */
     uint32_t op_count;
     tp_map place_numbers;
     place *places;
-    tp_baseline *baselines; /* op_count of them for each place */
+    uint8_t *memory; /* of the rules: place_memory bytes for each place */
+    size_t place_memory;
     uint32_t place_count, place_capacity;
     uint32_t
         *sequence; /* place of the n-th record of the step before: mostly it is the same again */
     uint64_t sequence_capacity;
 };
 
+static const tp_rule *rule_of(uint32_t number)
+{
+    for (size_t i = 0; i < TABLE_LENGTH; i++) {
+        if (table[i]->rule == number) {
+            return table[i];
+        }
+    }
+    return NULL;
+}
+
+/* Which ops a rule looks at by itself. */
+static uint32_t bits_of(const uint32_t *ops, uint32_t op_count)
+{
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < op_count; i++) {
+        bits |= 1u << ops[i];
+    }
+    return bits & ~(1u << TP_OP_SHAPE) & ~(1u << TP_OP_DTYPE);
+}
+
 tp_status tp_rules_new(tp_rules **out, const tp_rule_options *options, uint32_t rule_count,
                        const uint32_t *ops, uint32_t op_count, const tp_registry *registry)
 {
+    const uint32_t configured = bits_of(ops, op_count);
+    uint32_t wanted = 0;
     tp_rules *rules = tp_calloc(1, sizeof *rules);
     if (rules == NULL) {
         return TP_ERR_NOMEM;
@@ -51,14 +84,34 @@ tp_status tp_rules_new(tp_rules **out, const tp_rule_options *options, uint32_t 
         tp_free(rules);
         return TP_ERR_NOMEM;
     }
-    if (rule_count > 0) {
-        memcpy(rules->rules, options, rule_count * sizeof *options);
-    }
-    rules->rule_count = rule_count;
     rules->registry = registry;
-    for (uint32_t i = 0; i < op_count && rules->op_count < TP_OP_COUNT; i++) {
-        if (ops[i] != TP_OP_SHAPE && ops[i] != TP_OP_DTYPE) {
+    for (uint32_t i = 0; i < rule_count; i++) {
+        const tp_rule *rule = rule_of(options[i].rule);
+        if (rule != NULL) { /* else it is of a newer version */
+            active_rule *active = &rules->rules[rules->rule_count++];
+            active->rule = rule;
+            active->options = options[i];
+            active->options.ops = options[i].ops != 0 ? options[i].ops : configured;
+            wanted |= active->options.ops;
+        }
+    }
+    /* In the configured order, which decides what an alert shows; then the others. */
+    for (uint32_t i = 0; i < op_count; i++) {
+        if ((wanted & (1u << ops[i])) != 0) {
             rules->ops[rules->op_count++] = ops[i];
+            wanted &= ~(1u << ops[i]);
+        }
+    }
+    for (uint32_t op = 1; op <= TP_OP_COUNT; op++) {
+        if ((wanted & (1u << op)) != 0) {
+            rules->ops[rules->op_count++] = op;
+        }
+    }
+    for (uint32_t i = 0; i < rules->rule_count; i++) {
+        active_rule *active = &rules->rules[i];
+        active->offset = rules->place_memory;
+        if (active->rule->memory != NULL) {
+            rules->place_memory += active->rule->memory(&active->options, rules->op_count);
         }
     }
     *out = rules;
@@ -73,12 +126,28 @@ void tp_rules_free(tp_rules *rules)
     tp_map_free(&rules->place_numbers);
     tp_free(rules->rules);
     tp_free(rules->places);
-    tp_free(rules->baselines);
+    tp_free(rules->memory);
     tp_free(rules->sequence);
     tp_free(rules);
 }
 
-static tp_status add_place(tp_rules *rules, const place *wanted, uint32_t *number)
+static place describe(const tp_rules *rules, const place_name *name)
+{
+    const tp_key *key = tp_registry_key(rules->registry, name->key);
+    place new = {*name, key != NULL ? key->quantity : 0, 0};
+    if (new.quantity == TP_ADAM_RATIO) {
+        return new; /* 0 / 0 wherever nothing has happened yet; the moments tell what is wrong */
+    }
+    for (uint32_t i = 0; i < rules->rule_count; i++) {
+        const tp_rule_options *options = &rules->rules[i].options;
+        if (options->applies == NULL || (key != NULL && options->applies(options->context, key))) {
+            new.applies |= UINT64_C(1) << i;
+        }
+    }
+    return new;
+}
+
+static tp_status add_place(tp_rules *rules, const place_name *wanted, uint32_t *number)
 {
     if (rules->place_count == rules->place_capacity) {
         uint32_t capacity = rules->place_capacity < 256 ? 256 : rules->place_capacity * 2;
@@ -87,12 +156,11 @@ static tp_status add_place(tp_rules *rules, const place *wanted, uint32_t *numbe
             return TP_ERR_NOMEM;
         }
         rules->places = places;
-        tp_baseline *baselines =
-            tp_realloc(rules->baselines, (size_t)capacity * rules->op_count * sizeof *baselines);
-        if (baselines == NULL) {
+        uint8_t *memory = tp_realloc(rules->memory, (size_t)capacity * rules->place_memory + 1);
+        if (memory == NULL) {
             return TP_ERR_NOMEM;
         }
-        rules->baselines = baselines;
+        rules->memory = memory;
         rules->place_capacity = capacity;
     }
     tp_status status =
@@ -101,18 +169,18 @@ static tp_status add_place(tp_rules *rules, const place *wanted, uint32_t *numbe
         return status;
     }
     *number = rules->place_count++;
-    rules->places[*number] = *wanted;
-    memset(&rules->baselines[(size_t)*number * rules->op_count], 0,
-           rules->op_count * sizeof *rules->baselines);
+    rules->places[*number] = describe(rules, wanted);
+    memset(rules->memory + (size_t)*number * rules->place_memory, 0, rules->place_memory);
     return TP_OK;
 }
 
 /* The place of the n-th record of a step. */
 static tp_status find_place(tp_rules *rules, uint64_t n, const tp_record *record, uint32_t *number)
 {
-    const place wanted = {record->key, record->micro_step, record->call};
+    const place_name wanted = {record->key, record->micro_step, record->call};
     uint32_t guess = rules->sequence[n];
-    if (guess < rules->place_count && memcmp(&rules->places[guess], &wanted, sizeof wanted) == 0) {
+    if (guess < rules->place_count &&
+        memcmp(&rules->places[guess].name, &wanted, sizeof wanted) == 0) {
         *number = guess;
         return TP_OK;
     }
@@ -142,25 +210,23 @@ static tp_status reserve_sequence(tp_rules *rules, uint64_t count)
     return TP_OK;
 }
 
-static tp_rule_judge judge_of(uint32_t rule)
-{
-    for (size_t i = 0; i < TABLE_LENGTH; i++) {
-        if (table[i].rule == rule) {
-            return table[i].judge;
-        }
-    }
-    return NULL;
-}
-
 /* Applies one rule to the record; an alert takes over the record's place in the step. */
-static void judge(const tp_judgement *judgement, const tp_record *record, tp_buf *alerts)
+static void judge(const tp_rules *rules, uint32_t number, uint32_t quantity, const double *values,
+                  void *memory, const tp_record *record, tp_buf *alerts)
 {
-    tp_record fired = *record;
-    tp_rule_judge judge_record = judge_of(judgement->options->rule);
-    fired.kind = TP_RECORD_ALERT;
-    memset(&fired.u, 0, sizeof fired.u);
-    fired.u.alert.rule = judgement->options->rule;
-    if (judge_record != NULL && judge_record(judgement, &fired.u.alert)) {
+    const active_rule *active = &rules->rules[number];
+    double seen[TP_OP_COUNT];
+    tp_alert alert = {.rule = active->options.rule};
+    for (uint32_t i = 0; i < rules->op_count; i++) {
+        bool looks = (active->options.ops & (1u << rules->ops[i])) != 0;
+        seen[i] = looks ? values[i] : (double)NAN;
+    }
+    const tp_judgement judgement = {&active->options, quantity, &record->u.stats,
+                                    rules->ops,       seen,     rules->op_count};
+    if (active->rule->judge(&judgement, (uint8_t *)memory + active->offset, &alert)) {
+        tp_record fired = *record;
+        fired.kind = TP_RECORD_ALERT;
+        fired.u.alert = alert;
         tp_buf_put(alerts, &fired, sizeof fired);
     }
 }
@@ -195,28 +261,18 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
         if (record->state != TP_SLOT_DONE || record->kind != TP_RECORD_STATS) {
             continue;
         }
-        const tp_key *key = tp_registry_key(rules->registry, record->key);
-        if (key != NULL && key->quantity == TP_ADAM_RATIO) {
-            continue; /* 0 / 0 wherever nothing has happened yet; the moments tell what is wrong */
-        }
         status = find_place(rules, n, record, &number);
         if (status != TP_OK) {
             break;
         }
-        tp_baseline *baselines = &rules->baselines[(size_t)number * rules->op_count];
+        const place *here = &rules->places[number];
+        uint8_t *memory = rules->memory + (size_t)number * rules->place_memory;
         for (uint32_t i = 0; i < rules->op_count; i++) {
             values[i] = tp_stats_op(&record->u.stats, rules->ops[i]);
         }
-        const bool scalar = key != NULL && key->quantity == TP_SCALAR;
         for (uint32_t r = 0; r < rules->rule_count; r++) {
-            const tp_judgement judgement = {&rules->rules[r], &record->u.stats, rules->ops, values,
-                                            baselines,        rules->op_count,  scalar};
-            judge(&judgement, record, alerts);
-        }
-        for (uint32_t i = 0; i < rules->op_count; i++) {
-            if (isfinite(values[i])) {
-                baselines[i].sum += values[i];
-                baselines[i].count++;
+            if ((here->applies & (UINT64_C(1) << r)) != 0) {
+                judge(rules, r, here->quantity, values, memory, record, alerts);
             }
         }
     }

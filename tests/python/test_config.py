@@ -44,8 +44,9 @@ GOOD = [
 
 # What no schema of one value can say.
 BETWEEN_VALUES = re.compile(
-    r"with i < n, as|is missing|an email needs|takes no argument but|a factor is at least"
-    r"|first and the last time|duplicate|smtp_port|no regular expression"
+    r"with i < n, as|is missing|an email needs|takes no arguments but|a factor is at least"
+    r"|the threshold of|at most its window|not at shape or dtype|first and the last time"
+    r"|duplicate|smtp_port|no regular expression"
 )
 
 

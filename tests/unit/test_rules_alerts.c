@@ -50,7 +50,10 @@ static size_t check_one(tp_rules *rules, double x, tp_buf *alerts)
 static void test_relative(void **state)
 {
     (void)state;
-    const tp_rule_options options = {TP_RULE_ANOMALY_TURBULENCE, TP_TURBULENCE_RELATIVE, 0.5, 1};
+    const tp_rule_options options = {.rule = TP_RULE_ANOMALY_TURBULENCE,
+                                     .mode = TP_TURBULENCE_RELATIVE,
+                                     .threshold = 0.5,
+                                     .min_samples = 1};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
     assert_int_equal(tp_rules_new(&rules, &options, 1, norm_only, 1, registry), TP_OK);
@@ -74,7 +77,10 @@ static void test_factor(void **state)
 {
     (void)state;
     const uint32_t ops[] = {TP_OP_MIN, TP_OP_NORM, TP_OP_SHAPE};
-    const tp_rule_options options = {TP_RULE_ANOMALY_TURBULENCE, TP_TURBULENCE_FACTOR, 10, 20};
+    const tp_rule_options options = {.rule = TP_RULE_ANOMALY_TURBULENCE,
+                                     .mode = TP_TURBULENCE_FACTOR,
+                                     .threshold = 10,
+                                     .min_samples = 20};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
     assert_int_equal(tp_rules_new(&rules, &options, 1, ops, 3, registry), TP_OK);
@@ -95,8 +101,9 @@ static void test_factor(void **state)
 static void test_nan(void **state)
 {
     (void)state;
-    const tp_rule_options options[] = {{TP_RULE_ANOMALY_NAN, 0, NAN, 0},
-                                       {TP_RULE_ANOMALY_NAN, 0, 100, 0}};
+    const tp_rule_options options[] = {
+        {.rule = TP_RULE_ANOMALY_NAN, .mode = 0, .threshold = NAN, .min_samples = 0},
+        {.rule = TP_RULE_ANOMALY_NAN, .mode = 0, .threshold = 100, .min_samples = 0}};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
     assert_int_equal(tp_rules_new(&rules, options, 1, norm_only, 1, registry), TP_OK);
@@ -127,7 +134,10 @@ static void test_nan(void **state)
 static void test_places(void **state)
 {
     (void)state;
-    const tp_rule_options options = {TP_RULE_ANOMALY_TURBULENCE, TP_TURBULENCE_RELATIVE, 0.1, 1};
+    const tp_rule_options options = {.rule = TP_RULE_ANOMALY_TURBULENCE,
+                                     .mode = TP_TURBULENCE_RELATIVE,
+                                     .threshold = 0.1,
+                                     .min_samples = 1};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
     assert_int_equal(tp_rules_new(&rules, &options, 1, norm_only, 1, registry), TP_OK);
@@ -154,7 +164,10 @@ static void test_places(void **state)
 static void test_scalars(void **state)
 {
     (void)state;
-    const tp_rule_options options = {TP_RULE_ANOMALY_TURBULENCE, TP_TURBULENCE_FACTOR, 10, 3};
+    const tp_rule_options options = {.rule = TP_RULE_ANOMALY_TURBULENCE,
+                                     .mode = TP_TURBULENCE_FACTOR,
+                                     .threshold = 10,
+                                     .min_samples = 3};
     const tp_key key = {.name = "loss", .slot = -1, .quantity = TP_SCALAR};
     tp_buf alerts = TP_BUF_INIT;
     tp_rules *rules = NULL;
@@ -180,7 +193,8 @@ static void test_scalars(void **state)
 static void test_no_memory(void **state)
 {
     (void)state;
-    const tp_rule_options options = {TP_RULE_ANOMALY_NAN, 0, NAN, 0};
+    const tp_rule_options options = {
+        .rule = TP_RULE_ANOMALY_NAN, .mode = 0, .threshold = NAN, .min_samples = 0};
     const tp_record record = one(0, 0, NAN);
     const tp_batch batch = {.records = &record, .count = 1};
     int succeeded = 0;

@@ -1,0 +1,292 @@
+/* alert.rules: which rules there are, and what each of them may be told. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "config/readers.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+/* A rule as written; what must fit together is checked when all of it has been read. */
+typedef struct rule_draft {
+    uint32_t name;        /* place in rule_names, plus one; 0: absent */
+    uint32_t mode;        /* 0 relative, 1 factor, ABSENT */
+    double threshold;     /* NaN: absent */
+    uint64_t min_samples; /* 0: absent */
+    uint32_t window;      /* 0: absent */
+    tp_rule_config lists; /* ops and targets */
+} rule_draft;
+
+#define ABSENT UINT32_MAX
+#define FACTOR_MIN_SAMPLES 20
+#define WINDOW_MAX 256
+
+/* What a rule may be told besides targets. */
+#define MAY_THRESHOLD 1u
+#define MAY_MODE 2u
+#define MAY_SAMPLES 4u
+#define MAY_WINDOW 8u
+#define MAY_OPS 16u
+
+static const struct known_rule {
+    uint32_t rule;
+    unsigned may;
+    double threshold; /* when none is written; NaN: none */
+    double least;     /* threshold that makes sense */
+    uint64_t min_samples;
+    uint32_t window;
+} known_rules[] = {
+    {TP_RULE_ANOMALY_NAN, MAY_THRESHOLD | MAY_OPS, NAN, 0, 1, 0},
+    {TP_RULE_ANOMALY_TURBULENCE, MAY_THRESHOLD | MAY_MODE | MAY_SAMPLES | MAY_OPS, NAN, 0, 1, 0},
+    {TP_RULE_EXPLODING, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 20, 1, 16, 32},
+    {TP_RULE_VANISHING, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 1000, 1, 16, 32},
+    {TP_RULE_LOSS_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 10, 1, 16, 32},
+    {TP_RULE_ALL_ZERO, MAY_THRESHOLD | MAY_SAMPLES, 1, 0, 5, 0},
+    {TP_RULE_UNCHANGED_TENSOR, MAY_SAMPLES, NAN, 0, 5, 0},
+};
+
+static const char *const rule_names[] = {
+    "AnomalyNan", "AnomalyTurbulence", "Exploding",       "Vanishing",
+    "LossSpike",  "AllZero",           "UnchangedTensor", NULL};
+_Static_assert(LENGTH(rule_names) == LENGTH(known_rules) + 1, "one name for each rule");
+
+static const char *const modes[] = {"relative", "factor", NULL};
+
+static tp_status read_rule_name(const tp_config_text *text, const tp_config_field *spec,
+                                json_t *value, const tp_place *place, void *target)
+{
+    uint32_t choice = 0;
+    tp_status status = tp_config_read_word(text, spec, value, place, &choice);
+    *(uint32_t *)target = choice + 1;
+    return status;
+}
+
+static tp_status read_ops(const tp_config_text *text, const tp_config_field *spec, json_t *value,
+                          const tp_place *place, void *target)
+{
+    tp_config list = {.op_count = 0};
+    tp_status status = tp_config_read_ops(text, spec, value, place, &list);
+    for (uint32_t i = 0; status == TP_OK && i < list.op_count; i++) {
+        if (list.ops[i] == TP_OP_SHAPE || list.ops[i] == TP_OP_DTYPE) {
+            return tp_config_fail(text, place, "a rule looks at numbers: not at shape or dtype");
+        }
+        *(uint32_t *)target |= 1u << list.ops[i];
+    }
+    return status;
+}
+
+static tp_status read_targets(const tp_config_text *text, const tp_config_field *spec,
+                              json_t *value, const tp_place *place, void *target)
+{
+    tp_rule_config *rule = target;
+    tp_status status = tp_config_read_texts(text, spec, value, place, &rule->targets);
+    if (status != TP_OK || rule->targets.count == 0) {
+        return status;
+    }
+    rule->patterns = tp_calloc(rule->targets.count, sizeof *rule->patterns);
+    if (rule->patterns == NULL) {
+        return tp_fail(text->error, TP_ERR_NOMEM, "no memory for targets");
+    }
+    for (uint32_t i = 0; i < rule->targets.count; i++) {
+        char message[256];
+        tp_place here = {place, NULL, i};
+        status =
+            tp_pattern_new(&rule->patterns[i], rule->targets.items[i], message, sizeof message);
+        if (status == TP_ERR_CONFIG) {
+            return tp_config_fail(text, &here, "%s", message);
+        }
+        if (status != TP_OK) {
+            return tp_fail(text->error, status, "no memory for a pattern");
+        }
+    }
+    return TP_OK;
+}
+
+bool tp_rule_config_applies(const tp_rule_config *rule, const char *name)
+{
+    for (uint32_t i = 0; i < rule->targets.count; i++) {
+        const char *target = rule->targets.items[i];
+        size_t length = strlen(target);
+        if (rule->patterns[i] != NULL) {
+            if (tp_pattern_matches(rule->patterns[i], name, true)) {
+                return true;
+            }
+        } else if (strncmp(name, target, length) == 0 &&
+                   (length == 0 || name[length] == '\0' || name[length] == '.')) {
+            return true;
+        }
+    }
+    return rule->targets.count == 0;
+}
+
+static const tp_config_field argument_fields[] = {
+    {.name = "threshold",
+     .read = tp_config_read_positive,
+     .offset = offsetof(rule_draft, threshold),
+     .does = "AnomalyNan: the largest magnitude that is right, none: any number is. "
+             "AnomalyTurbulence: how far from its own history a value may be. Exploding (20), "
+             "LossSpike (10): how many standard deviations above the median. Vanishing (1000): "
+             "how many times smaller than it. AllZero (1): the share of zeros"},
+    {.name = "mode",
+     .read = tp_config_read_word,
+     .offset = offsetof(rule_draft, mode),
+     .choices = modes,
+     .fallback = "\"relative\"",
+     .does = "AnomalyTurbulence: fires when |x − m| > threshold · |m|, m being the mean of the "
+             "earlier finite values; or when a norm is above threshold · m or below m / threshold"},
+    {.name = "min_samples",
+     .read = tp_config_read_u64,
+     .offset = offsetof(rule_draft, min_samples),
+     .min = 1,
+     .max = 1e9,
+     .does = "how many earlier finite values a rule needs before it speaks: AnomalyTurbulence 1, "
+             "by factor 20; Exploding, Vanishing, LossSpike 16. AllZero, UnchangedTensor: how many "
+             "steps it has to last (5)"},
+    {.name = "window",
+     .read = tp_config_read_u32,
+     .offset = offsetof(rule_draft, window),
+     .min = 1,
+     .max = WINDOW_MAX,
+     .does =
+         "Exploding, Vanishing, LossSpike: how many earlier values the median is taken of (32)"},
+    {.name = "ops",
+     .read = read_ops,
+     .offset = offsetof(rule_draft, lists.ops),
+     .type = "list of ops",
+     .schema = "\"type\": \"array\", \"items\": {\"enum\": [\"norm\", \"min\", \"max\", \"mean\", "
+               "\"zeros\", \"nans\", \"id\"]}",
+     .does =
+         "AnomalyNan, AnomalyTurbulence: the statistics it looks at; none: the configured `ops`"},
+    {.name = "targets",
+     .read = read_targets,
+     .offset = offsetof(rule_draft, lists),
+     .type = "list of names and patterns",
+     .schema = "\"type\": \"array\", \"items\": {\"type\": \"string\"}",
+     .does = "the modules, parameters and logged numbers it looks at, with all that is inside "
+             "them; none: everything"},
+};
+
+static const tp_config_members argument_members = {argument_fields, LENGTH(argument_fields)};
+
+static const tp_config_field rule_fields[] = {
+    {.name = "rule_name",
+     .read = read_rule_name,
+     .offset = offsetof(rule_draft, name),
+     .choices = rule_names,
+     .does = "see [rules.md](rules.md)"},
+    {.name = "args",
+     .read = tp_config_read_members,
+     .nest = TP_NEST_OBJECT,
+     .members = &argument_members,
+     .does = "what the rule needs to know"},
+};
+
+const tp_config_members tp_config_rule_members = {rule_fields, LENGTH(rule_fields)};
+
+/* Arguments that are written and that the rule doesn't have. */
+static unsigned superfluous(const rule_draft *draft, unsigned may)
+{
+    unsigned written =
+        (isnan(draft->threshold) ? 0 : MAY_THRESHOLD) | (draft->mode == ABSENT ? 0 : MAY_MODE) |
+        (draft->min_samples == 0 ? 0 : MAY_SAMPLES) | (draft->window == 0 ? 0 : MAY_WINDOW) |
+        (draft->lists.ops == 0 ? 0 : MAY_OPS);
+    return written & ~may;
+}
+
+static tp_status fail_superfluous(const tp_config_text *text, const tp_place *place,
+                                  const char *name, unsigned may)
+{
+    static const char *const arguments[] = {"threshold", "mode", "min_samples", "window", "ops"};
+    char list[96] = "";
+    for (unsigned i = 0; i < LENGTH(arguments); i++) {
+        if ((may & (1u << i)) != 0) {
+            size_t used = strlen(list);
+            snprintf(list + used, sizeof list - used, "%s, ", arguments[i]);
+        }
+    }
+    return tp_config_fail(text, place, "%s takes no arguments but %stargets; remove the others",
+                          name, list);
+}
+
+static tp_status finish(const tp_config_text *text, const tp_place *place, const rule_draft *draft,
+                        tp_rule_config *rule)
+{
+    if (draft->name == 0) {
+        return tp_config_fail(text, place,
+                              "rule_name is missing; write \"rule_name\": \"AnomalyNan\"");
+    }
+    const struct known_rule *known = &known_rules[draft->name - 1];
+    const char *name = rule_names[draft->name - 1];
+    const bool turbulence = known->rule == TP_RULE_ANOMALY_TURBULENCE;
+    const bool factor = draft->mode == 1;
+    if (turbulence && isnan(draft->threshold)) {
+        return tp_config_fail(text, place,
+                              "threshold is missing; write \"args\": {\"threshold\": 0.5}");
+    }
+    if (superfluous(draft, known->may) != 0) {
+        return fail_superfluous(text, place, name, known->may);
+    }
+    if ((factor && draft->threshold < 1)) {
+        return tp_config_fail(text, place, "a factor is at least 1; write \"threshold\": 10");
+    }
+    if (draft->threshold < known->least) {
+        return tp_config_fail(text, place,
+                              "the threshold of %s is at least %g; write "
+                              "\"threshold\": %g",
+                              name, known->least, known->threshold);
+    }
+    rule->rule = known->rule;
+    rule->factor = factor;
+    rule->threshold = isnan(draft->threshold) ? known->threshold : draft->threshold;
+    rule->window = draft->window > 0 ? draft->window : known->window;
+    rule->ops = draft->lists.ops;
+    rule->min_samples = factor ? FACTOR_MIN_SAMPLES : known->min_samples;
+    if (draft->min_samples > 0) {
+        rule->min_samples = draft->min_samples;
+    }
+    if (known->window > 0 && rule->min_samples > rule->window) {
+        return tp_config_fail(text, place,
+                              "%s needs min_samples (%llu) to be at most its window (%u)", name,
+                              (unsigned long long)rule->min_samples, rule->window);
+    }
+    return TP_OK;
+}
+
+static tp_status read_rule(const tp_config_text *text, json_t *value, const tp_place *place,
+                           tp_rule_config *rule)
+{
+    rule_draft draft = {.mode = ABSENT, .threshold = (double)NAN};
+    tp_status status = tp_config_read_object(text, &tp_config_rule_members, value, place, &draft);
+    /* What was allocated is the rule's, whatever comes. */
+    rule->targets = draft.lists.targets;
+    rule->patterns = draft.lists.patterns;
+    return status == TP_OK ? finish(text, place, &draft, rule) : status;
+}
+
+tp_status tp_config_read_rules(const tp_config_text *text, const tp_config_field *spec,
+                               json_t *value, const tp_place *place, void *target)
+{
+    tp_config *config = target;
+    json_t *member;
+    size_t index;
+    (void)spec;
+    if (!json_is_array(value) || json_array_size(value) > TP_MAX_RULES) {
+        return tp_config_fail(
+            text, place,
+            "must be a list of at most %d rules, as in [{\"rule_name\": \"AnomalyNan\"}]",
+            TP_MAX_RULES);
+    }
+    config->rule_count = 0; /* the defaults own nothing */
+    json_array_foreach(value, index, member)
+    {
+        tp_place here = {place, NULL, index};
+        tp_rule_config *rule = &config->rules[config->rule_count++];
+        *rule = (tp_rule_config){0};
+        tp_status status = read_rule(text, member, &here, rule);
+        if (status != TP_OK) {
+            return status;
+        }
+    }
+    return TP_OK;
+}

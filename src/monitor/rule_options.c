@@ -1,0 +1,20 @@
+#include "monitor/rule_options.h"
+
+static bool applies(const void *context, const tp_key *key)
+{
+    return tp_rule_config_applies(context, key->name);
+}
+
+tp_rule_options tp_rule_options_of(const tp_rule_config *rule)
+{
+    return (tp_rule_options){
+        .rule = rule->rule,
+        .mode = rule->factor ? TP_TURBULENCE_FACTOR : TP_TURBULENCE_RELATIVE,
+        .threshold = rule->threshold,
+        .min_samples = rule->min_samples,
+        .window = rule->window,
+        .ops = rule->ops,
+        .applies = rule->targets.count > 0 ? applies : NULL,
+        .context = rule,
+    };
+}

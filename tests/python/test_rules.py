@@ -1,0 +1,225 @@
+"""Rules in a real run, and over what it recorded: against medians worked out from the journal."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensorprobe import Journal, TrainerMon
+
+BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
+STEPS = 80
+
+
+class Net(nn.Module):
+    """Two layers, of which the second can be made to die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(8, 16)
+        self.act = nn.ReLU()
+        self.fc2 = nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.fc2(self.act(self.fc1(x)))
+        return y
+
+
+def run(base: Path, rules: list[dict[str, Any]], **extra: Any) -> Journal:
+    """Train with a loud batch at 40, a dead layer from 50 on and a learning rate of 0 from 65."""
+    config = {
+        "targets": {},
+        "xy_distribution": True,
+        "wg_distribution": True,
+        "param_distribution": True,
+        "format": "api",
+        "alert": {"rules": rules},
+        **extra,
+    }
+    torch.manual_seed(5)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    monitor = TrainerMon(config, output_dir=base)
+    monitor.set_monitor(net, optimizer)
+    for step in range(STEPS):
+        if step == 50:
+            with torch.no_grad():
+                net.fc1.bias.fill_(-100.0)
+        optimizer.param_groups[0]["lr"] = 0.0 if step == 40 or step >= 65 else 0.01
+        x = torch.randn(16, 8) * (1000.0 if step == 40 else 1.0)
+        loss = net(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        monitor.log_scalar("loss", loss)
+        monitor.log_scalar("other", -loss)
+        optimizer.step()
+    monitor.close()
+    return Journal(monitor.directory)
+
+
+RULES: list[dict[str, Any]] = [
+    {"rule_name": "Exploding", "args": {"threshold": 8, "window": 20, "min_samples": 10}},
+    {"rule_name": "LossSpike", "args": {"targets": ["loss"]}},
+    {"rule_name": "AllZero"},
+    {"rule_name": "UnchangedTensor", "args": {"targets": ["fc?"]}},
+]
+
+
+def series(journal: Journal) -> dict[tuple[str, str], list[tuple[int, dict[str, Any]]]]:
+    found = defaultdict(list)
+    for step in journal:
+        for record in step.records:
+            found[record["row"], record["quantity"]].append((step.step, record))
+    return found
+
+
+def low_median(values: list[float]) -> float:
+    return statistics.median_low(values)
+
+
+def exploding(values: list[float], threshold: float, window: int, least: int) -> set[int]:
+    """Places at which the documented rule fires, by sorting all over again."""
+    fired: set[int] = set()
+    kept: list[float] = []
+    in_a_row = 0
+    for place, value in enumerate(values):
+        if not math.isfinite(value):
+            continue
+        last = kept[-window:]
+        fires = False
+        if len(last) >= least:
+            median = low_median(last)
+            deviation = 1.4826 * low_median([abs(v - median) for v in last])
+            fires = value > median + threshold * max(deviation, 0.05 * abs(median))
+        if fires:
+            fired.add(place)
+            in_a_row += 1
+            if in_a_row < window:
+                continue
+            kept.clear()
+        in_a_row = 0
+        kept.append(value)
+    return fired
+
+
+def expected_alerts(journal: Journal) -> dict[str, set[tuple[str, str, int]]]:
+    wanted: dict[str, set[tuple[str, str, int]]] = defaultdict(set)
+    for (row, quantity), items in series(journal).items():
+        steps = [step for step, _ in items]
+        records = [record for _, record in items]
+        if quantity == "scalar":
+            if row == "loss":
+                for place in exploding([r["sum"] for r in records], 10, 32, 16):
+                    wanted["LossSpike"].add((row, quantity, steps[place]))
+            continue
+        norms = [math.sqrt(r["sum_sq"]) for r in records]
+        for place in exploding(norms, 8, 20, 10):
+            wanted["Exploding"].add((row, quantity, steps[place]))
+        zero = same = 0
+        for place, record in enumerate(records):
+            dead = record["zeros"] == record["count"]
+            zero = zero + 1 if dead and quantity.startswith(("actv", "grad")) else 0
+            if zero == 5:
+                wanted["AllZero"].add((row, quantity, steps[place]))
+            fields = ("sum", "sum_sq", "m2", "min", "max")
+            still = (
+                place > 0
+                and record["nan"] == 0
+                and all(record[f] == records[place - 1][f] for f in fields)
+            )
+            same = same + 1 if still and quantity == "param_updated" else 0
+            if same == 5:
+                wanted["UnchangedTensor"].add((row, quantity, steps[place]))
+    return wanted
+
+
+def test_every_rule_in_a_run(tmp_path: Path) -> None:
+    journal = run(tmp_path, RULES)
+    found: dict[str, set[tuple[str, str, int]]] = defaultdict(set)
+    for alert in journal.alerts():
+        found[alert.rule].add((alert.row, alert.quantity, alert.step))
+    wanted = expected_alerts(journal)
+    assert found == wanted
+    assert ("loss", "scalar", 40) in found["LossSpike"]
+    assert ("fc1.input", "actv", 40) in found["Exploding"]
+    assert ("act.output", "actv", 54) in found["AllZero"]
+    assert ("fc2.bias", "param_updated", 69) in found["UnchangedTensor"]
+    assert ("fc1.weight", "param_updated", 54) in found["UnchangedTensor"]  # its layer is dead
+
+
+def test_backtest_says_what_the_run_said(tmp_path: Path) -> None:
+    """Rules over an unwatched run's journal fire where they would have fired in it."""
+    with_rules = run(tmp_path / "a", RULES)
+    without = run(tmp_path / "b", [])
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"alert": {"rules": RULES}, "wg_distribution": True}))
+    done = subprocess.run(
+        [BUILD / "tools/tensorprobe", "backtest", rules, tmp_path / "b"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0] == without.directory
+    alerts = with_rules.alerts()
+    values = sum(step.count for step in without.steps())
+    assert f"  {STEPS} steps, {values} values" in lines
+    for rule in ("Exploding", "LossSpike", "AllZero", "UnchangedTensor"):
+        steps = [alert.step for alert in alerts if alert.rule == rule]
+        assert f"{rule}: {len(steps)} alerts in {len(set(steps))} of {STEPS} steps" in lines
+        first = next(alert for alert in alerts if alert.rule == rule)
+        start = f"  {rule}, step {first.step}: {first.row} ({first.quantity}): "
+        assert any(line.startswith(start) for line in lines), (start, lines)
+
+
+def test_backtest_of_what_is_not_there(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    command = [str(BUILD / "tools/tensorprobe"), "backtest", str(rules), str(tmp_path)]
+    for text, message in [
+        ('{"alert": {"rules": [{"rule_name": "Exploding"}]}, "wg_distribution": true}', "journal"),
+        ('{"wg_distribution": true}', "has no rules"),
+        ('{"alert": {"rules": [{"rule_name": "Explode"}]}}', "rules.json:1:36: alert.rules[0]"),
+    ]:
+        rules.write_text(text)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert message in done.stderr
+    done = subprocess.run(command[:3], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+
+
+def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    layers = [nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 1)]
+    net = nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    names = ("Exploding", "Vanishing", "LossSpike", "AllZero", "UnchangedTensor")
+    config = {
+        "xy_distribution": True,
+        "wg_distribution": True,
+        "mv_distribution": True,
+        "param_distribution": True,
+        "format": "api",
+        "alert": {"rules": [{"rule_name": name} for name in names]},
+    }
+    monitor = TrainerMon(config, output_dir=tmp_path)
+    monitor.set_monitor(net, optimizer)
+    for _ in range(200):
+        x = torch.randn(64, 16)
+        loss = (net(x).squeeze(1) - x.sum(1).sin()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        monitor.log_scalar("loss", loss)
+        optimizer.step()
+    monitor.close()
+    assert monitor.alerts() == []
