@@ -138,7 +138,7 @@ def test_series_hold_every_field_of_every_record(folder: Path) -> None:
         assert row["abs_max_index"] % 2**64 == fields["abs_max_index"]
         assert row["partial"] is False
         missing = set(fields) - set(row)
-        assert missing == {"state", "key", "kind", "flags"}
+        assert missing == {"state", "key", "kind", "flags", "arena"}
         assert set(row) - set(fields) == {"norm", "mean", "std", "partial"}
 
 
@@ -200,8 +200,9 @@ def test_runs_keys_and_steps(folder: Path) -> None:
         assert (row["vpp_stage"], row["slot"]) == (vpp, slot)
         assert (row["quantity"], row["role"]) == (QUANTITIES[quantity - 1], ROLES[role])
     steps = read(runs.steps(rank=10))
-    headers = [item.header for item, _ in read_journal(Path(runs.journals[2].directory))]
-    for row, header in zip(steps, [h for h in headers if h], strict=True):
+    items = read_journal(Path(runs.journals[2].directory))
+    headers = [item.header for item, _ in items if item.type == BATCH]
+    for row, header in zip(steps, headers, strict=True):
         assert row["time"].value == header["wall_ns"]
         for name in row.keys() & header.keys():
             assert row[name] == header[name], name
