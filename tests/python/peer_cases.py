@@ -105,6 +105,34 @@ class Tokens(nn.Module):
         return y
 
 
+class InPlace(nn.Sequential):
+    """An activation in place, of a two-dimensional output."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
+
+
+class Scale(nn.Module):
+    """One multiplication and one addition, each of which rounds as IEEE 754 says."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.weight = nn.Parameter(torch.empty(4))
+        self.bias = nn.Parameter(torch.empty(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.to(self.dtype) * self.weight.to(self.dtype)
+        return y + self.bias.to(self.dtype)
+
+
+class Dtypes(nn.Sequential):
+    """Activations of other types than float64."""
+
+    def __init__(self) -> None:
+        super().__init__(Scale(torch.float32), Scale(torch.bfloat16), Scale(torch.float16))
+
+
 class Chunks(nn.Sequential):
     """Two chunks of a virtual pipeline."""
 
@@ -182,6 +210,8 @@ CASES = {
     "squash": Case({**EVERYTHING, "squash_name": True}, model=Wrapped, steps=2),
     "direction": Case({"mg_direction": True, "mv_distribution": True}),
     "chunks": Case({**EVERYTHING, "eps": 0.3, "ops": ["zeros", "norm"]}, model=Chunks, steps=2),
+    "inplace": Case(EVERYTHING, model=InPlace, steps=1),
+    "dtypes": Case({"xy_distribution": True, "wg_distribution": True}, model=Dtypes, steps=1),
     "tokens": Case(EVERYTHING, model=Tokens, steps=2, micro_steps=2, evaluate=True),
     "windows": Case(
         {"wg_distribution": True, "step_count_per_record": 2, "start_step": 1, "step_interval": 2},
