@@ -53,6 +53,7 @@ typedef struct core_state {
     PyObject *linear_forward;
     PyObject *queue_callback;
     PyObject *disable_torch_function; /* a context manager's type */
+    PyObject *containers;  /* dict: type → how it holds its elements; NULL until it is needed */
     PyObject *torch_stats; /* tensorprobe._torch_stats.compute; NULL until it is needed */
     struct {
         PyTypeObject *type;

@@ -142,7 +142,9 @@ static bool record_side(module_hook *hook, const frame *running, enum side side,
     const uint32_t role = side == SIDE_INPUT ? TP_ROLE_INPUT : TP_ROLE_OUTPUT;
     PyObject *number = side_number(hook, side, sources);
     if (number != NULL) {
-        return record_number(hook, running, number, role);
+        const bool ok = record_number(hook, running, number, role);
+        Py_DECREF(number);
+        return ok;
     }
     for (uint32_t i = 0; i < tensors->count; i++) {
         reading values;

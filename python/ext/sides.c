@@ -100,14 +100,21 @@ static bool warn_misfit(module_hook *hook, enum side side, PyObject *const *valu
     return !PyErr_Occurred();
 }
 
-/* What the side's spec selects, borrowed. NULL: it does not fit. */
-static PyObject *pick(const module_hook *hook, enum side side, PyObject *const *values)
+/* What the side's spec selects, borrowed (it may be the list's). NULL: it does not fit. */
+static PyObject *pick(const module_hook *hook, enum side side, PyObject *const *values,
+                      tensor_list *list)
 {
     core_state *state = hook->monitor->state;
     const tp_side_spec *spec = &hook->filter.specs[side];
-    return side == SIDE_INPUT || side == SIDE_INPUT_GRAD
-               ? pick_input(state, spec, values[0], values[1])
-               : pick_output(state, spec, values[0]);
+    if (side == SIDE_INPUT || side == SIDE_INPUT_GRAD) {
+        return pick_input(state, spec, values[0], values[1]);
+    }
+    PyObject *output = values[0];
+    if (size_of(output) < 0 && !is_tensor(state, output)) {
+        PyObject *elements = tensor_list_unpack(state, list, output);
+        output = elements == NULL ? output : elements;
+    }
+    return pick_output(state, spec, output);
 }
 
 bool side_collect(module_hook *hook, enum side side, PyObject *const *values, tensor_list *list)
@@ -120,7 +127,7 @@ bool side_collect(module_hook *hook, enum side side, PyObject *const *values, te
         ok = tensor_list_add(state, list, values[0], hook->filter.integers) &&
              (!input || tensor_list_add(state, list, values[1], hook->filter.integers));
     } else if (hook->filter.specs[side].given) {
-        PyObject *picked = pick(hook, side, values);
+        PyObject *picked = pick(hook, side, values, list);
         if (picked != NULL) {
             ok = tensor_list_add(state, list, picked, true);
         } else if (!hook->filter.warned[side]) {
@@ -135,6 +142,14 @@ bool side_collect(module_hook *hook, enum side side, PyObject *const *values, te
 
 PyObject *side_number(const module_hook *hook, enum side side, PyObject *const *values)
 {
-    PyObject *picked = hook->filter.specs[side].given ? pick(hook, side, values) : NULL;
-    return picked != NULL && (PyFloat_Check(picked) || PyLong_Check(picked)) ? picked : NULL;
+    if (!hook->filter.specs[side].given) {
+        return NULL;
+    }
+    tensor_list list;
+    tensor_list_init(&list);
+    PyObject *picked = pick(hook, side, values, &list);
+    const bool is_number = picked != NULL && (PyFloat_Check(picked) || PyLong_Check(picked));
+    PyObject *number = is_number ? Py_NewRef(picked) : NULL;
+    tensor_list_free(&list);
+    return number;
 }

@@ -34,8 +34,8 @@ side_filter side_filter_of(const tp_config *config, const tp_target *target);
 bool side_collect(struct module_hook *hook, enum side side, PyObject *const *values,
                   tensor_list *list);
 
-/* The Python number that the side's spec selects, borrowed; NULL: there is no spec, or it selects
- * something else. */
+/* The Python number that the side's spec selects, a new reference; NULL: there is no spec, or it
+ * selects something else. */
 PyObject *side_number(const struct module_hook *hook, enum side side, PyObject *const *values);
 
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "containers.h"
 
 #define MAX_NESTING 32 /* containers in containers; a list may contain itself */
 #define MAX_WRAPPERS 4 /* tensors in tensors */
@@ -338,6 +339,7 @@ void tensor_list_init(tensor_list *list)
 {
     list->items = list->inline_items;
     list->count = 0;
+    list->kept = NULL;
     list->capacity = TENSOR_LIST_INLINE;
 }
 
@@ -358,6 +360,23 @@ static bool append(tensor_list *list, const tensor_view *view)
     }
     list->items[list->count++] = *view;
     return true;
+}
+
+PyObject *tensor_list_unpack(core_state *state, tensor_list *list, PyObject *value)
+{
+    PyObject *elements = container_elements(state, value);
+    if (elements == NULL) {
+        return NULL;
+    }
+    if (list->kept == NULL) {
+        list->kept = PyList_New(0);
+    }
+    const bool kept = list->kept != NULL && PyList_Append(list->kept, elements) == 0;
+    Py_DECREF(elements);
+    if (!kept) {
+        PyErr_Clear();
+    }
+    return kept ? elements : NULL;
 }
 
 static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bool integers,
@@ -396,6 +415,9 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bo
                 return false;
             }
         }
+    } else {
+        PyObject *elements = tensor_list_unpack(state, list, value);
+        return elements == NULL || add_nested(state, list, elements, integers, depth + 1);
     }
     return true;
 }
@@ -413,5 +435,6 @@ void tensor_list_free(tensor_list *list)
     if (list->items != list->inline_items) {
         tp_free(list->items);
     }
+    Py_XDECREF(list->kept);
     tensor_list_init(list);
 }

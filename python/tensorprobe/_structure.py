@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +29,13 @@ def _text(value: Any) -> str:
 
 def _elements(value: Any) -> list[Any] | None:
     """What a container holds, in order; None: it is none."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return list(value.values())
-    return list(value) if isinstance(value, (tuple, list)) else None
+    if isinstance(value, (tuple, list, deque)):
+        return list(value)
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return None
 
 
 def _of_tuple(elements: list[Any]) -> Structure:
@@ -71,9 +77,16 @@ def warn_misfit(
         real = of_gradients([values] if inner is None else inner)
     else:
         real = of_output(values)
+    number = len(real) - 1
+    fitting = [
+        f'"tensor" for {text}' if place == "tensor" else f'"tuple[{number}]:{place}" for {text}'
+        for place, text in real.items()
+        if text.startswith("size=")
+    ]
+    advice = " or ".join(fitting[:8]) if fitting else "nothing, for it has no tensor there"
     warnings.warn(
         f'tensorprobe: targets: "{side}": "{spec}" does not fit module {module!r}, which has '
-        f"{json.dumps(real)}: nothing of this side is recorded",
+        f"{json.dumps(real)}: nothing of this side is recorded; write {advice}",
         RuntimeWarning,
         stacklevel=2,
     )
