@@ -43,9 +43,9 @@ typedef struct tensor_list {
 
 void tensor_list_init(tensor_list *list);
 
-/* Appends the tensors in value: a tensor, or containers of such; those of integers and bools if they
- * are wanted. Anything else is passed over. False when memory ran out. The value must
- * outlive the list. */
+/* Appends the tensors in value: a tensor, or containers of such; those of integers and bools if
+ * they are wanted. Anything else is passed over. False when memory ran out. The value must outlive
+ * the list. */
 bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value, bool integers);
 void tensor_list_free(tensor_list *list);
 
