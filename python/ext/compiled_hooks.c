@@ -8,7 +8,7 @@ static bool record(module_hook *hook, PyObject *tensor, uint32_t quantity, uint3
                    int32_t slot, uint32_t micro_step, uint32_t call)
 {
     tensor_view view;
-    if (!tensor_view_open(hook->monitor->state, tensor, &view)) {
+    if (!tensor_view_open_any(hook->monitor->state, tensor, &view)) {
         return true;
     }
     reading values;
@@ -193,7 +193,7 @@ PyObject *compiled_sides(PyObject *self, void *Py_UNUSED(closure))
 {
     const module_hook *hook = (const module_hook *)self;
     const bool active = hook->monitor != NULL && monitor_is_active(hook->monitor) && hook->recorded;
-    PyObject *sides = PyTuple_New(SIDES);
+    PyObject *sides = PyTuple_New(SIDES + 1);
     for (int side = 0; sides != NULL && side < SIDES; side++) {
         const tp_side_spec *spec = &hook->filter.specs[side];
         const bool gradient = side == SIDE_INPUT_GRAD || side == SIDE_OUTPUT_GRAD;
@@ -207,6 +207,9 @@ PyObject *compiled_sides(PyObject *self, void *Py_UNUSED(closure))
         if (one == NULL || PyTuple_SetItem(sides, side, one) != 0) {
             Py_CLEAR(sides);
         }
+    }
+    if (sides != NULL) {
+        PyTuple_SetItem(sides, SIDES, PyBool_FromLong(hook->filter.integers));
     }
     return sides;
 }

@@ -15,7 +15,8 @@ PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t cou
 PyObject *compiled_backward(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* hook.compiled_sides: for input, output, input_grad and output_grad what a compiled graph records:
- * None: nothing; (): every tensor; (0, 0): the only one; (n, i): element i of n. */
+ * None: nothing; (): every tensor; (0, 0): the only one; (n, i): element i of n. Then whether
+ * tensors of integers are wanted. */
 PyObject *compiled_sides(PyObject *self, void *closure);
 
 #endif

@@ -369,7 +369,7 @@ static PyMethodDef hook_methods[] = {
 static PyGetSetDef hook_properties[] = {
     {"compiled_sides", compiled_sides, NULL,
      "What a compiled graph records of input, output and their gradients: None: nothing; (): every "
-     "tensor; (0, 0): the only one; (n, i): element i of n.",
+     "tensor; (0, 0): the only one; (n, i): element i of n. Then whether integers are wanted.",
      NULL},
     {"fired", hook_fired, NULL, "Whether a training forward of the module has been seen.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -10,13 +10,14 @@ being traced.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import warnings
 import weakref
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -29,10 +30,23 @@ Spec = tuple[int, ...] | None
 """None: nothing; (): every tensor; (0, 0): the only one; (n, i): element i of n."""
 
 _INPUT, _OUTPUT, _INPUT_GRAD, _OUTPUT_GRAD = range(4)
+_SIDES = ("input", "output", "input_grad", "output_grad")
+_CHECKPOINTED = 2  # beside the inputs, 0, and the outputs, 1, of a module
 
 _hooks: dict[int, _core.ModuleHook] = {}
 _numbers = itertools.count(1)
 _library: Any = None
+
+
+_said: set[str] = set()
+
+
+def _warn_once(text: str) -> None:
+    """Also where a warning that was turned into an error would end a compilation."""
+    if text not in _said:
+        _said.add(text)
+        with contextlib.suppress(RuntimeWarning):
+            warnings.warn(f"tensorprobe: {text}", RuntimeWarning, stacklevel=2)
 
 
 # ---- The operators ----
@@ -45,7 +59,7 @@ def _run_forward(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -
 
 
 def _run_checkpointed(tensors: list[torch.Tensor], number: torch.Tensor) -> torch.Tensor:
-    return _run_forward(tensors, number, 2)
+    return _run_forward(tensors, number, _CHECKPOINTED)
 
 
 def _run_backward(grad: torch.Tensor, ticket: torch.Tensor, side: int, slot: int) -> None:
@@ -112,45 +126,16 @@ def is_supported() -> bool:
 # ---- What is traced ----
 
 
-def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
+def _add_tensors(value: Any, integers: bool, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
+        if integers or value.is_floating_point() or value.is_complex():
             found.append(value)
     elif isinstance(value, (tuple, list)):
         for element in value:
-            _add_tensors(element, found)
+            _add_tensors(element, integers, found)
     elif isinstance(value, dict):
         for element in value.values():
-            _add_tensors(element, found)
-
-
-def _chosen(spec: Spec, elements: list[Any], lengths: Sequence[int]) -> list[torch.Tensor]:
-    """The tensors that a spec names; none where it doesn't fit."""
-    found: list[torch.Tensor] = []
-    if spec is None:
-        return found
-    if not spec:
-        _add_tensors(elements, found)
-    elif spec[0] in lengths:
-        _add_tensors(elements[spec[1]], found)
-    return found
-
-
-def _of_inputs(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    elements = [*args, *kwargs.values()]
-    if len(elements) == 1 and isinstance(elements[0], torch.Tensor):
-        return _chosen(spec, elements, (0, 1))
-    return _chosen(spec, elements, (len(args), len(elements)))
-
-
-def _of_output(spec: Spec, output: Any) -> list[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        return _chosen(spec, [output], (0, 1))
-    if isinstance(output, dict):
-        return _chosen(spec, list(output.values()), (len(output),))
-    if isinstance(output, (tuple, list)):
-        return _chosen(spec, list(output), (len(output),))
-    return []
+            _add_tensors(element, integers, found)
 
 
 _GRAPH, _CHECKPOINT, _ELSEWHERE = range(3)
@@ -175,9 +160,46 @@ def _place() -> int:
     return place
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _note_rounding() -> int:
+    """Say once what inductor does to 16-bit intermediates that are read."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._inductor import config
+
+    compiler = InstructionTranslator.current_tx().output.compiler_fn
+    compiler = getattr(compiler, "_torchdynamo_orig_backend", compiler)
+    own = getattr(compiler, "config", {})
+    emulated = own.get("emulate_precision_casts", getattr(config, "emulate_precision_casts", True))
+    if getattr(compiler, "compiler_name", "") == "inductor" and not emulated:
+        _warn_once(
+            "inductor doesn't round 16-bit intermediates that it fuses, but rounds those that are "
+            "read: the training may differ from one that isn't watched in the last bits. With "
+            "torch._inductor.config.emulate_precision_casts = True, watched or not, both are equal"
+        )
+    return 0
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _note_misfit(name: str, side: int, length: int, index: int, there: int) -> int:
+    """Say once that a target's side is not what the module has there. there: -1: one tensor."""
+    wanted = f"tuple[{length}]:{index}" if length else "tensor"
+    real = "a tensor" if there < 0 else f"tuple[{there}]"
+    _warn_once(
+        f'targets: "{_SIDES[side]}": "{wanted}" does not fit module {name!r}, which has {real} '
+        "there: nothing of this side is recorded"
+    )
+    return 0
+
+
 def _observe(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -> torch.Tensor:
     detached = [tensor.detach() for tensor in tensors]
-    ticket: torch.Tensor = torch.ops.tensorprobe.forward(detached, number, side)
+    if any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in detached):
+        _note_rounding()
+    ticket: torch.Tensor
+    if side == _CHECKPOINTED:
+        ticket = torch.ops.tensorprobe.checkpointed(detached, number)
+    else:
+        ticket = torch.ops.tensorprobe.forward(detached, number, side)
     return ticket
 
 
@@ -204,12 +226,16 @@ def _await_gradient(tensor: torch.Tensor, ticket: torch.Tensor, side: int, slot:
 class TraceableHook:
     """The hooks of one module, to be traced into a graph, or to call the builtin ones."""
 
-    def __init__(self, hook: _core.ModuleHook, module: torch.nn.Module | None, number: int) -> None:
+    def __init__(
+        self, hook: _core.ModuleHook, module: torch.nn.Module | None, number: int, name: str
+    ) -> None:
         self._forward_pre = hook.forward_pre
         self._forward = hook.forward
         self._module = module
         self._number = torch.tensor(number)
-        self._sides: tuple[Spec, ...] = hook.compiled_sides
+        self._name = name
+        *sides, self._integers = hook.compiled_sides
+        self._sides: tuple[Spec, ...] = tuple(sides)
 
     def _is_recorded(self, module: torch.nn.Module) -> bool:
         return (
@@ -219,6 +245,40 @@ class TraceableHook:
             and not torch.compiler.is_exporting()
         )
 
+    def _tensors(
+        self, side: int, elements: list[Any], lengths: tuple[int, ...]
+    ) -> list[torch.Tensor]:
+        """Those of one side, which may be taken to have these lengths; 0: as a tensor."""
+        spec = self._sides[side]
+        found: list[torch.Tensor] = []
+        if spec is None:
+            return found
+        if not spec:
+            _add_tensors(elements, self._integers, found)
+        elif spec[0] in lengths:
+            _add_tensors(elements[spec[1]], True, found)
+        else:
+            there = -1 if 0 in lengths else lengths[0]
+            _note_misfit(self._name, side, spec[0], spec[1], there)
+        return found
+
+    def _of_inputs(
+        self, side: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[torch.Tensor]:
+        elements = [*args, *kwargs.values()]
+        if len(elements) == 1 and isinstance(elements[0], torch.Tensor):
+            return self._tensors(side, elements, (0, 1))
+        return self._tensors(side, elements, (len(args), len(elements)))
+
+    def _of_output(self, side: int, output: Any) -> list[torch.Tensor]:
+        if isinstance(output, torch.Tensor):
+            return self._tensors(side, [output], (0, 1))
+        if isinstance(output, dict):
+            return self._tensors(side, list(output.values()), (len(output),))
+        if isinstance(output, (tuple, list)):
+            return self._tensors(side, list(output), (len(output),))
+        return []
+
     def forward_pre(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
@@ -226,9 +286,8 @@ class TraceableHook:
         if not torch.compiler.is_dynamo_compiling():
             self._forward_pre(module, args, kwargs)
         elif self._is_recorded(module) and _place() == _GRAPH:
-            inputs = _of_inputs(self._sides[_INPUT], args, kwargs)
-            ticket = _observe(inputs, self._number, 0)
-            _await_gradients(_of_inputs(self._sides[_INPUT_GRAD], args, kwargs), ticket, 0)
+            ticket = _observe(self._of_inputs(_INPUT, args, kwargs), self._number, 0)
+            _await_gradients(self._of_inputs(_INPUT_GRAD, args, kwargs), ticket, 0)
 
     def forward(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -237,15 +296,15 @@ class TraceableHook:
         if not torch.compiler.is_dynamo_compiling():
             self._forward(module, args, kwargs, output)
         elif self._is_recorded(module) and _place() != _ELSEWHERE:
-            outputs = _of_output(self._sides[_OUTPUT], output)
-            gradients = _of_output(self._sides[_OUTPUT_GRAD], output)
+            outputs = self._of_output(_OUTPUT, output)
+            gradients = self._of_output(_OUTPUT_GRAD, output)
             if _place() == _GRAPH:
                 _await_gradients(gradients, _observe(outputs, self._number, 1), 1)
             else:
-                detached = [tensor.detach() for tensor in outputs]
-                ticket = torch.ops.tensorprobe.checkpointed(detached, self._number)
                 # What goes out unchanged may come from outside, and then takes no hook here.
-                inputs = _of_inputs((), args, kwargs)
+                inputs: list[torch.Tensor] = []
+                _add_tensors((args, kwargs), False, inputs)
+                ticket = _observe(outputs, self._number, _CHECKPOINTED)
                 _await_gradients(gradients, ticket, 1, besides=inputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -254,29 +313,39 @@ class TraceableHook:
 
 
 def _inert() -> TraceableHook:
-    return TraceableHook(_core.inert_hook(), None, 0)
+    return TraceableHook(_core.inert_hook(), None, 0, "")
 
 
 # ---- When ----
+
+
+class _Builtin(NamedTuple):
+    hook: _core.ModuleHook
+    module: torch.nn.Module
+    name: str
+    handles: list[RemovableHandle]
 
 
 class CompileWatch:
     """The hooks of one session, which become traceable when something is compiled."""
 
     def __init__(self) -> None:
-        self._builtin: list[tuple[_core.ModuleHook, torch.nn.Module, list[RemovableHandle]]] = []
+        self._builtin: list[_Builtin] = []
         self._own_numbers: list[int] = []
-        self._warned = False
 
     def add(
-        self, hook: _core.ModuleHook, module: torch.nn.Module, handles: list[RemovableHandle]
+        self,
+        hook: _core.ModuleHook,
+        module: torch.nn.Module,
+        name: str,
+        handles: list[RemovableHandle],
     ) -> None:
         """Take a module's hooks into account: forward_pre, and forward if it has one."""
-        self._builtin.append((hook, module, handles))
+        self._builtin.append(_Builtin(hook, module, name, handles))
 
     def keep(self, hooks: set[_core.ModuleHook]) -> None:
         """Forget the others, which were taken back."""
-        self._builtin = [one for one in self._builtin if one[0] in hooks]
+        self._builtin = [one for one in self._builtin if one.hook in hooks]
 
     def start(self) -> None:
         """After the hooks were registered. What was compiled before would never call them."""
@@ -296,33 +365,25 @@ class CompileWatch:
         if not self._builtin:
             return
         if not is_supported():
-            self._warn_of_breaks()
+            _warn_once(
+                f"torch {torch.__version__} can't compile hooks that see values: the graph breaks "
+                f"at each of the {len(self._builtin)} modules whose activations are recorded. "
+                'Write "xy_distribution": false to record gradients and parameters alone, or '
+                "use torch 2.13"
+            )
             return
         _define_operators()
         waiting, self._builtin = self._builtin, []
-        for hook, module, handles in waiting:
+        for one in waiting:
             number = next(_numbers)
-            _hooks[number] = hook
+            _hooks[number] = one.hook
             self._own_numbers.append(number)
-            traceable = TraceableHook(hook, module, number)
+            traceable = TraceableHook(one.hook, one.module, number, one.name)
             both = (traceable.forward_pre, traceable.forward)
-            for handle, function in zip(handles, both, strict=False):
+            for handle, function in zip(one.handles, both, strict=False):
                 hooks = handle.hooks_dict_ref()
                 if hooks is not None and handle.id in hooks:
                     hooks[handle.id] = function
-
-    def _warn_of_breaks(self) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        warnings.warn(
-            f"tensorprobe: torch {torch.__version__} can't compile hooks: the graph breaks at each "
-            f"of the {len(self._builtin)} modules whose activations are recorded; "
-            'write "xy_distribution": false to record parameters and gradients alone, '
-            "or use torch 2.13",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
     def stop(self) -> None:
         """The hooks are gone. What a compiled graph still calls does nothing."""
@@ -353,11 +414,7 @@ def _on_compile_start(_: Any = None) -> None:
         try:
             watch.become_traceable()
         except Exception as error:
-            warnings.warn(
-                f"tensorprobe: the hooks break compiled graphs: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            _warn_once(f"the hooks break compiled graphs: {error}")
 
 
 def _is_wrapper(module: Any) -> bool:

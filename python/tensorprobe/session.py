@@ -290,7 +290,7 @@ class Session:
             )
         self._module_handles.extend(handles)
         self._hooked[place] = _Hooked(module, hook, handles)
-        self._compile.add(hook, module, handles)
+        self._compile.add(hook, module, name, handles)
 
     def _unhook_modules(self) -> None:
         self._remove(self._module_handles)

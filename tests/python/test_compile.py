@@ -6,11 +6,13 @@ gets the compiled model's weights, and torch's own hooks read it in float64.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
 import math
 import pickle
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +45,7 @@ def fresh_dynamo() -> Iterator[None]:
     """Nothing has been compiled in this process."""
     torch._dynamo.reset()
     counters.clear()
+    _compile._said.clear()
     yield
     torch._dynamo.reset()
 
@@ -437,3 +440,71 @@ def test_close_leaves_nothing(tmp_path: Path) -> None:
     torch._dynamo.reset()
     gc.collect()
     assert alive() is None
+
+
+def test_sides_of_targets(tmp_path: Path) -> None:
+    targets = {
+        "parts.0": {"input": "tuple[1]:0", "output_grad": "tensor"},
+        "parts.1": {"output": "tuple[3]:1"},
+        "token": {"input": "tensor"},
+        "head": {},
+    }
+    model = Checkpointed()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path, targets=targets)
+    run = torch.compile(model, fullgraph=True, backend="aot_eager")
+    misfit = r"\"tuple\[3\]:1\" does not fit module 'parts.1', which has a tensor there"
+    with pytest.warns(RuntimeWarning, match=misfit):
+        step_of(run, optimizer, 0)
+    session.close()
+    (step,) = tensorprobe.Journal(session.directory)
+    rows = {(r["name"], r["quantity"], r["role"], r["dtype"]) for r in step.records if r["role"]}
+    assert rows == {
+        ("token", "actv", "input", "torch.int64"),
+        ("parts.0", "actv", "input", "torch.float32"),
+        ("parts.0", "actv_grad", "output", "torch.float32"),
+        ("head", "actv", "input", "torch.float32"),
+        ("head", "actv", "output", "torch.float32"),
+        ("head", "actv_grad", "input", "torch.float32"),
+        ("head", "actv_grad", "output", "torch.float32"),
+    }
+
+
+@pytest.mark.slow
+def test_inductor_rounds_what_is_read_of_16_bits(tmp_path: Path) -> None:
+    def train(watched: bool) -> list[Tensor]:
+        torch._dynamo.reset()
+        torch.manual_seed(4)
+        model = Checkpointed(1).bfloat16()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        run = torch.compile(model, fullgraph=True)
+        with contextlib.ExitStack() as stack:
+            if watched:
+                stack.enter_context(tensorprobe.watch(model, optimizer, output_dir=tmp_path))
+            for step in range(2):
+                step_of(run, optimizer, step)
+        return state_of(model, optimizer)
+
+    with torch._inductor.config.patch(emulate_precision_casts=True), warnings.catch_warnings():
+        warnings.filterwarnings("error", "tensorprobe")
+        assert same_bits(train(False), train(True))
+    with pytest.warns(RuntimeWarning, match="emulate_precision_casts = True"):
+        train(True)
+
+
+def test_torch_without_such_operators_compiles_with_breaks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_compile, "is_supported", lambda: False)
+    model = Checkpointed()
+    twin = Twin(model)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path)
+    run = torch.compile(model, backend="aot_eager")
+    expected = twin.step(model, 0)
+    watched = len([module for module in model.modules() if module is not model.parts]) + 1
+    with pytest.warns(RuntimeWarning, match=f"breaks at each of the {watched} modules"):
+        step_of(run, optimizer, 0)
+    session.close()
+    assert sum(counters["graph_break"].values()) > 0
+    assert_close(outputs_in(session.directory, 0), expected)
