@@ -112,7 +112,10 @@ static tp_status open_directory(tp_output *output, tp_error *error)
 /* Are there others than those that this configuration wants? */
 static bool has_other_files(const tp_output *output, const tp_config *config)
 {
-    bool other = false;
+    const tp_config *before = output->options.config;
+    bool other = config->segment_bytes != before->segment_bytes ||
+                 (output->followers[CSV] != NULL &&
+                  config->step_count_per_record != before->step_count_per_record);
     for (uint32_t i = 0; i < FOLLOWERS; i++) {
         other |= is_wanted(config, i) != (output->followers[i] != NULL);
     }
@@ -127,7 +130,8 @@ void tp_output_configure(tp_output *output, const tp_config *config)
     }
     if (output->journal != NULL && has_other_files(output, config)) {
         tp_log(TP_LOG_WARNING,
-               "%s keeps the files that it has: format and alert.dump count from the beginning",
+               "%s keeps its files as they are: format, step_count_per_record, alert.dump and "
+               "journal count from the beginning",
                output->options.directory);
     }
     output->options.config = config;
