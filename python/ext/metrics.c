@@ -57,8 +57,16 @@ bool metrics_set_ops(monitor_object *monitor, PyObject *names)
             return false;
         }
     }
+    count = count == 0 ? 1 : count;
+    if (monitor_is_active(monitor)) {
+        if (tp_monitor_set_ops(monitor->monitor, ops, count) != TP_OK) {
+            PyErr_NoMemory();
+            return false;
+        }
+        monitor->config = tp_monitor_config(monitor->monitor);
+    }
     memcpy(monitor->ops, ops, sizeof(ops));
-    monitor->op_count = count == 0 ? 1 : count;
+    monitor->op_count = count;
     return true;
 }
 

@@ -206,7 +206,8 @@ class TrainerMon:
     def ops(self) -> list[str]:
         """What the metrics show; the configuration's ``ops`` at first.
 
-        Files keep the columns that they began with, and the journal has every statistic anyway.
+        And what the files show from the running step on: a csv file never changes its columns, so
+        others go into a part of their own. The journal has every statistic anyway.
         """
         return self._monitor.ops
 

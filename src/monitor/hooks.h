@@ -39,10 +39,13 @@ void tp_monitor_resume(tp_monitor *monitor);
 
 /* Reads another configuration, from path, or from text where path is NULL, for the open step and
  * those that follow. When it is wrong the one in force stays. What it says of files and journal
- * counts only while nothing has been written. Neither these three beside each other nor beside
- * calls that record or end a step. */
+ * counts only while nothing has been written. Neither these four beside each other nor beside calls
+ * that record or end a step. */
 tp_status tp_monitor_configure(tp_monitor *monitor, const char *path, const char *text,
                                tp_error *error);
+
+/* The configuration in force with other ops (TP_OP_…, at least one). TP_ERR_NOMEM. */
+tp_status tp_monitor_set_ops(tp_monitor *monitor, const uint32_t *ops, uint32_t count);
 
 /* Adds own time and failures to the open step. Any thread. */
 void tp_monitor_add_hook_time(tp_monitor *monitor, uint64_t ns);

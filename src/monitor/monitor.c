@@ -15,6 +15,7 @@
  * still look at them. */
 typedef struct config_entry {
     tp_config config;
+    bool is_copy; /* what it points to is the earlier one's */
     struct config_entry *earlier;
 } config_entry;
 
@@ -143,7 +144,9 @@ static void free_monitor(tp_monitor *monitor)
     while (monitor->configs != NULL) {
         config_entry *entry = monitor->configs;
         monitor->configs = entry->earlier;
-        tp_config_free(&entry->config);
+        if (!entry->is_copy) {
+            tp_config_free(&entry->config);
+        }
         tp_free(entry);
     }
     tp_free(monitor);
@@ -432,6 +435,20 @@ void tp_monitor_resume(tp_monitor *monitor)
     monitor->collected = 0;
     monitor->first_step = monitor->step_number;
     choose_again(monitor);
+}
+
+tp_status tp_monitor_set_ops(tp_monitor *monitor, const uint32_t *ops, uint32_t count)
+{
+    config_entry *entry = tp_alloc(sizeof *entry);
+    if (entry == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    *entry = (config_entry){*config_of(monitor), true, monitor->configs};
+    memcpy(entry->config.ops, ops, count * sizeof *ops);
+    entry->config.op_count = count;
+    monitor->configs = entry;
+    tp_writer_configure(monitor->writer, config_of(monitor));
+    return TP_OK;
 }
 
 tp_status tp_monitor_configure(tp_monitor *monitor, const char *path, const char *text,

@@ -249,6 +249,28 @@ def test_start_prints_the_structure(tmp_path: Path, capfd: pytest.CaptureFixture
     assert hooks_of(training.model) == 0
 
 
+def test_other_ops(tmp_path: Path) -> None:
+    training = Training()
+    config = {"wg_distribution": True, "format": "csv", "step_count_per_record": 100}
+    monitor = TrainerMon(config, output_dir=tmp_path)
+    monitor.set_monitor(training.model, training.optimizer)
+    training.step(2)
+    monitor.ops = ["max", "nans"]
+    training.step(2)
+    monitor.ops = ["norm"]
+    training.step(1)
+    monitor.close()
+    found = {}
+    for part in ("", "_part_1", "_part_2"):
+        rows = table(monitor, f"grad_reduced_0-99{part}.csv")
+        found[part] = (list(rows)[3:], list(rows[rows["name"] == "2.bias"]["step"]))
+    assert found == {
+        "": (["norm"], [0, 1]),
+        "_part_1": (["max", "nans"], [2, 3]),
+        "_part_2": (["norm"], [4]),
+    }
+
+
 def test_start_with_a_model(tmp_path: Path) -> None:
     training = Training()
     monitor = TrainerMon({"wg_distribution": True, "format": "api"}, output_dir=tmp_path)
