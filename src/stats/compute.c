@@ -68,6 +68,9 @@ static void read_tensor(void *context)
     tp_pass_space space;
     tp_pass pass;
     tp_pass_open(&pass, tensor->dtype, job->kernel, job->options->eps);
+    if (walk->count * walk->element >= TP_AHEAD_LARGE_FROM) {
+        pass.bounds.ahead = TP_AHEAD_LARGE;
+    }
     tp_extras extras;
     tp_extras_open(&extras, job->options, job->loops, tensor, walk);
     const unsigned threads = tp_stats_threads(job->options);

@@ -89,9 +89,10 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
         .eps = _mm256_set1_ps((float)bounds->eps),
         .normal = _mm256_castps_si256(_mm256_set1_ps((float)bounds->normal)),
     };
+    const size_t ahead = bounds->ahead;
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
-        prefetch(data + i * size, TP_LANES * size);
+        prefetch(data + i * size, TP_LANES * size, ahead);
         step32(&p, load_floats(dtype, data + i * size), TP_LANES, true, clean);
     }
     if (i < n) {
@@ -182,9 +183,10 @@ INLINE void block64(bool clean, const uint8_t *data, size_t n, const tp_bounds *
         .normal = _mm256_castpd_si256(_mm256_set1_pd(bounds->normal)),
         .scale = _mm256_set1_pd(scale),
     };
+    const size_t ahead = bounds->ahead;
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
-        prefetch(data + 8 * i, TP_LANES * sizeof(double));
+        prefetch(data + 8 * i, TP_LANES * sizeof(double), ahead);
         step64(&p, load_doubles(data + 8 * i), TP_LANES, true, clean);
     }
     if (i < n) {

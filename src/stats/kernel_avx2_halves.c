@@ -114,9 +114,10 @@ INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_boun
         .eps = _mm256_set1_epi16(pattern_up(dtype, (float)bounds->eps)),
         .normal = _mm256_set1_epi16(pattern_up(dtype, (float)bounds->normal)),
     };
+    const size_t ahead = bounds->ahead;
     size_t i = 0;
     for (; i + TP_HALVES <= n; i += TP_HALVES) {
-        prefetch(data + 2 * i, 2 * TP_HALVES);
+        prefetch(data + 2 * i, 2 * TP_HALVES, ahead);
         step16(&p, dtype, data + 2 * i, TP_HALVES, true);
     }
     if (i < n) {

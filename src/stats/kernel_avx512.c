@@ -167,9 +167,10 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
         .normal_less_1 =
             _mm512_sub_epi32(_mm512_castps_si512(_mm512_set1_ps(normal)), _mm512_set1_epi32(1)),
     };
+    const size_t ahead = bounds->ahead;
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
-        prefetch(data + i * size_of(dtype), TP_LANES * size_of(dtype));
+        prefetch(data + i * size_of(dtype), TP_LANES * size_of(dtype), ahead);
         step32(&p, load_floats(dtype, data, i, ALL), ALL, clean);
     }
     if (i < n) {
@@ -288,9 +289,10 @@ INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_boun
         .eps = _mm512_set1_epi16(pattern_up(dtype, (float)bounds->eps)),
         .normal_less_1 = _mm512_set1_epi16((short)(normal - 1)),
     };
+    const size_t ahead = bounds->ahead;
     size_t i = 0;
     for (; i + TP_HALVES <= n; i += TP_HALVES) {
-        prefetch(data + 2 * i, 2 * TP_HALVES);
+        prefetch(data + 2 * i, 2 * TP_HALVES, ahead);
         step16(&p, dtype, data + 2 * i, TP_HALVES, true);
     }
     if (i < n) {
@@ -378,9 +380,10 @@ INLINE void block64(bool clean, const uint8_t *data, size_t n, const tp_bounds *
         .normal_less_1 = _mm512_sub_epi64(_mm512_castpd_si512(_mm512_set1_pd(bounds->normal)),
                                           _mm512_set1_epi64(1)),
     };
+    const size_t ahead = bounds->ahead;
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
-        prefetch(data + 8 * i, TP_LANES * sizeof(double));
+        prefetch(data + 8 * i, TP_LANES * sizeof(double), ahead);
         step64(&p, load_doubles(data, i, ALL), ALL, clean);
     }
     if (i < n) {

@@ -34,15 +34,11 @@ INLINE const uint8_t *pad(uint8_t *group, size_t room, const uint8_t *data, size
 
 #include <immintrin.h>
 
-/* Bytes between a load and the prefetch made with it: the hardware's own prefetcher stops at the
- * end of a 4 KiB page. */
-#define AHEAD 2048
-
 /* With the load of the `bytes` at this place. */
-INLINE void prefetch(const uint8_t *at, size_t bytes)
+INLINE void prefetch(const uint8_t *at, size_t bytes, size_t ahead)
 {
     for (size_t line = 0; line < bytes; line += 64) {
-        _mm_prefetch((const char *)at + AHEAD + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)at + ahead + line, _MM_HINT_T0);
     }
 }
 

@@ -17,10 +17,19 @@
 #define TP_LANES 16
 #define TP_HALVES 128 /* elements of f16 and bf16 that are added in f32 first, 8 a lane */
 
-/* Both are exactly representable in the type the kernel compares in: f64 for f64, else f32. */
+/* The hardware's own prefetcher stops at the end of a 4 KiB page. How far ahead is best depends on
+ * where the memory is, which nobody knows, and on how much there is: what is fetched behind the end
+ * of a small tensor is in vain. */
+#define TP_AHEAD_SMALL 4096
+#define TP_AHEAD_LARGE 8192
+#define TP_AHEAD_LARGE_FROM (UINT64_C(256) << 10) /* bytes of a tensor */
+
+/* The first two are exactly representable in the type that the kernel compares in: f64 for f64,
+ * else f32. */
 typedef struct tp_bounds {
     double eps;    /* zeros: |x| < eps */
     double normal; /* subnormal: 0 < |x| < normal */
+    size_t ahead;  /* bytes between a load and the prefetch made with it: TP_AHEAD_… */
 } tp_bounds;
 
 typedef struct tp_block {

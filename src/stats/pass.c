@@ -249,6 +249,7 @@ static tp_bounds bounds_of(uint32_t dtype, double eps)
         .normal = dtype == TP_F16 ? 0x1p-14
                   : of_floats     ? 0x1p-126
                                   : 0x1p-1022,
+        .ahead = TP_AHEAD_SMALL,
     };
 }
 
