@@ -68,6 +68,9 @@ int core_load_torch(core_state *state);
 /* Calls function(argument) that gives a number; -1 with an error set when it fails. */
 int64_t core_call_int(PyObject *function);
 
+/* function(argument) in no_grad mode, which is left as it was: no node gets into a graph. */
+PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument);
+
 /* The object's attribute, new; NULL without an error: it has none, or it is None. */
 PyObject *core_attribute(PyObject *object, const char *name);
 

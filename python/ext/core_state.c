@@ -12,6 +12,26 @@ int64_t core_call_int(PyObject *function)
     return value;
 }
 
+PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument)
+{
+    PyObject *enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
+    PyObject *off = enabled == NULL
+                        ? NULL
+                        : PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
+    PyObject *result = off == NULL ? NULL : PyObject_CallFunctionObjArgs(function, argument, NULL);
+    if (off != NULL) {
+        PyObject *type = NULL;
+        PyObject *value = NULL;
+        PyObject *traceback = NULL;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_XDECREF(PyObject_CallFunctionObjArgs(state->set_grad_enabled, enabled, NULL));
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(off);
+    Py_XDECREF(enabled);
+    return result;
+}
+
 PyObject *core_attribute(PyObject *object, const char *name)
 {
     PyObject *value = PyObject_GetAttrString(object, name);

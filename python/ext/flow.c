@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "gradient_hooks.h"
+#include "module_hooks.h"
 #include "passages.h"
 
 #define MAX_CHUNKS 4096
@@ -116,6 +117,11 @@ frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
     new->hook = (struct module_hook *)(void *)Py_NewRef((PyObject *)(void *)hook);
     new->thread = PyThread_get_thread_ident();
     new->graph_task = -1;
+    /* Another thread's forward may have begun since the one that this is a part of. */
+    const frame *around = hook->root ? NULL : monitor_newest_frame(monitor);
+    const bool is_part = around != NULL && around->hook->vpp_stage == hook->vpp_stage;
+    new->forward = is_part ? around->forward : monitor->forward;
+    new->micro_step = is_part ? around->micro_step : monitor_micro_step(monitor, hook->vpp_stage);
     return new;
 }
 
@@ -136,15 +142,32 @@ bool monitor_push_frame(monitor_object *monitor, frame *new)
     return true;
 }
 
+static frame *take_frame(monitor_object *monitor, uint32_t i)
+{
+    frame *taken = monitor->frames[i];
+    monitor->frame_count--;
+    memmove(&monitor->frames[i], &monitor->frames[i + 1],
+            (monitor->frame_count - i) * sizeof(frame *));
+    return taken;
+}
+
 frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook)
 {
+    const unsigned long thread = PyThread_get_thread_ident();
     for (uint32_t i = monitor->frame_count; i-- > 0;) {
-        frame *found = monitor->frames[i];
-        if (found->hook == hook) {
-            monitor->frame_count--;
-            memmove(&monitor->frames[i], &monitor->frames[i + 1],
-                    (monitor->frame_count - i) * sizeof(frame *));
-            return found;
+        if (monitor->frames[i]->hook == hook && monitor->frames[i]->thread == thread) {
+            return take_frame(monitor, i);
+        }
+    }
+    return NULL;
+}
+
+const frame *monitor_newest_frame(const monitor_object *monitor)
+{
+    const unsigned long thread = PyThread_get_thread_ident();
+    for (uint32_t i = monitor->frame_count; i-- > 0;) {
+        if (monitor->frames[i]->thread == thread) {
+            return monitor->frames[i];
         }
     }
     return NULL;
@@ -152,8 +175,9 @@ frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook
 
 void monitor_forget_backward_frames(monitor_object *monitor)
 {
-    while (monitor->frame_count > 0 && monitor->frames[monitor->frame_count - 1]->graph_task >= 0) {
-        monitor_free_frame(monitor, monitor->frames[--monitor->frame_count]);
+    for (const frame *newest = NULL;
+         (newest = monitor_newest_frame(monitor)) != NULL && newest->graph_task >= 0;) {
+        monitor_free_frame(monitor, monitor_pop_frame(monitor, newest->hook));
     }
 }
 
@@ -215,9 +239,12 @@ static void forget_pending(monitor_object *monitor)
 
 void monitor_forget_forward(monitor_object *monitor)
 {
+    const unsigned long thread = PyThread_get_thread_ident();
     memo_clear(&monitor->memo);
-    while (monitor->frame_count > 0) {
-        monitor_free_frame(monitor, monitor->frames[--monitor->frame_count]);
+    for (uint32_t i = monitor->frame_count; i-- > 0;) {
+        if (monitor->frames[i]->thread == thread) {
+            monitor_free_frame(monitor, take_frame(monitor, i));
+        }
     }
 }
 
@@ -317,7 +344,10 @@ static void remove_handles(PyObject *handles)
 
 void monitor_forget_step(monitor_object *monitor)
 {
-    monitor_forget_forward(monitor);
+    memo_clear(&monitor->memo);
+    while (monitor->frame_count > 0) {
+        monitor_free_frame(monitor, monitor->frames[--monitor->frame_count]);
+    }
     forget_pending(monitor);
     remove_handles(monitor->leaf_handles);
 }

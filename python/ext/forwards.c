@@ -32,7 +32,8 @@ static int in_autograd_function(core_state *state)
 /* Does a training forward run around this one? Where nobody watches it is taken to. */
 static bool is_inside_training(const monitor_object *monitor)
 {
-    return monitor->frame_count == 0 || monitor->frames[monitor->frame_count - 1]->training;
+    const frame *around = monitor_newest_frame(monitor);
+    return around == NULL || around->training;
 }
 
 static owed_calls *owed_by(module_hook *hook)

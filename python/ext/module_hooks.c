@@ -180,14 +180,12 @@ void module_hook_begin_root(const module_hook *hook, enum forward_kind kind, int
 
 void module_hook_number_call(module_hook *hook, frame *running)
 {
-    const monitor_object *monitor = hook->monitor;
-    if (hook->seen_forward != monitor->forward) {
-        hook->seen_forward = monitor->forward;
+    if (hook->seen_forward != running->forward) {
+        hook->seen_forward = running->forward;
         hook->calls = 0;
     }
     hook->fired = true;
     running->call = hook->calls++;
-    running->micro_step = monitor_micro_step(monitor, hook->vpp_stage);
 }
 
 /* The list of another side of the same values; without a spec it is the one that is there. */

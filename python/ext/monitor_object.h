@@ -39,6 +39,7 @@ typedef struct frame {
     bool gradients;           /* and their gradients */
     int64_t graph_task;       /* the backward in which it runs, -1: none */
     unsigned long thread;
+    uint64_t forward; /* number of the root's forward that it belongs to */
     uint32_t micro_step;
     uint32_t call;
     int64_t entry_sequence_nr;
@@ -131,7 +132,7 @@ bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const 
 /* Ends the step. False: an error is set (only under "strict"). */
 bool monitor_boundary(monitor_object *monitor);
 
-/* Forgets what belongs to forwards that have ended. */
+/* Forgets what belongs to forwards that have ended in this thread. */
 void monitor_forget_forward(monitor_object *monitor);
 
 /* Forgets what belongs to the step, gradients that are still awaited included. */
@@ -149,14 +150,17 @@ void monitor_add_time(monitor_object *monitor, uint64_t begin);
 
 /* Frames. One is made and filled first, then pushed: while it is filled the GIL may be released,
  * and what is pushed may be forgotten by another thread. new returns NULL, push false with an error
- * set (the frame is freed then). pop takes the newest frame of that hook out, NULL when it has
- * none. */
+ * set (the frame is freed then). pop takes the newest frame of that hook in this thread out, NULL
+ * when it has none. */
 frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook);
 bool monitor_push_frame(monitor_object *monitor, frame *new);
 frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook);
 
-/* Takes out the newest frames that belong to backwards, when none is running: a recomputation stops
- * in the middle of a module when it has what it needs. */
+/* Of this thread; NULL: it has none. */
+const frame *monitor_newest_frame(const monitor_object *monitor);
+
+/* Takes out this thread's newest frames that belong to backwards, when none is running: a
+ * recomputation stops in the middle of a module when it has what it needs. */
 void monitor_forget_backward_frames(monitor_object *monitor);
 
 /* Is a forward of this module running in this thread? */

@@ -81,7 +81,8 @@ static bool explain(PyObject *tensor, tensor_view *view, const char *otherwise, 
  * closed. */
 static int view_by_capsule(core_state *state, PyObject *tensor, tensor_view *view, dl_tensor *out)
 {
-    PyObject *capsule = PyObject_CallFunctionObjArgs(state->to_dlpack, tensor, NULL);
+    /* It makes a view, which would be a node of the graph. */
+    PyObject *capsule = core_call_without_grad(state, state->to_dlpack, tensor);
     if (capsule == NULL) {
         return -1;
     }
@@ -161,27 +162,6 @@ static bool is_same_attribute(PyObject *a, PyObject *b, const char *name)
     return same;
 }
 
-/* tensor.to_local() without a node in the graph. NULL: an error is set. */
-static PyObject *local_part(core_state *state, PyObject *tensor)
-{
-    PyObject *enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
-    PyObject *off = enabled == NULL
-                        ? NULL
-                        : PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
-    PyObject *part = off == NULL ? NULL : PyObject_CallMethod(tensor, "to_local", NULL);
-    if (off != NULL) {
-        PyObject *type = NULL;
-        PyObject *value = NULL;
-        PyObject *traceback = NULL;
-        PyErr_Fetch(&type, &value, &traceback);
-        Py_XDECREF(PyObject_CallFunctionObjArgs(state->set_grad_enabled, enabled, NULL));
-        PyErr_Restore(type, value, traceback);
-    }
-    Py_XDECREF(off);
-    Py_XDECREF(enabled);
-    return part;
-}
-
 /* The only tensor that a wrapper says it is made of, if that has the wrapper's shape and dtype:
  * what is made of one of another kind gives it a meaning (a scale, a place) that isn't known here.
  * NULL: there is none such, with or without an error set. */
@@ -207,7 +187,9 @@ static PyObject *inner_tensor(core_state *state, PyObject *tensor)
 {
     PyObject *inner = NULL;
     if (PyObject_HasAttrString(tensor, "to_local")) {
-        inner = local_part(state, tensor);
+        PyObject *to_local = PyObject_GetAttrString((PyObject *)Py_TYPE(tensor), "to_local");
+        inner = to_local == NULL ? NULL : core_call_without_grad(state, to_local, tensor);
+        Py_XDECREF(to_local);
     } else if (!PyObject_HasAttrString(tensor, "trigger_wait")) { /* its collective may still run */
         inner = only_part(tensor);
     }
