@@ -306,27 +306,62 @@ tp_status tp_column_schema(const tp_column *column, struct ArrowSchema *out)
     return status;
 }
 
-static const uint8_t *base_of(const tp_column *column, const tp_row_source *source,
-                              const tp_row *row)
+/* Where the values of a column are read: at `fixed` for all rows, or behind a pointer that each row
+ * has at `member`. */
+typedef struct spot {
+    const uint8_t *fixed;
+    size_t member;
+} spot;
+
+static spot spot_of(const tp_column *column, const tp_row_source *source)
 {
-    const void *bases[] = {
-        [RUN] = source->run, [EXTENT] = source->extent, [BATCH] = source->batch,
-        [KEY] = row->key,    [RECORD] = row->record,    [OVERVIEW] = row->overview};
-    return (const uint8_t *)bases[column->base] + column->offset;
+    const void *const bases[] = {
+        [RUN] = source->run, [EXTENT] = source->extent, [BATCH] = source->batch};
+    switch (column->base) {
+    case NOWHERE:
+        return (spot){NULL, 0};
+    case KEY:
+        return (spot){NULL, offsetof(tp_row, key)};
+    case RECORD:
+        return (spot){NULL, offsetof(tp_row, record)};
+    case OVERVIEW:
+        return (spot){NULL, offsetof(tp_row, overview)};
+    default:
+        return (spot){(const uint8_t *)bases[column->base] + column->offset, 0};
+    }
 }
 
-static void add_numbers(tp_cells *cells, const tp_row_source *source, const tp_row *rows,
-                        uint64_t count, size_t size)
+static const uint8_t *value_at(const tp_column *column, spot from, const tp_row *row)
 {
-    const tp_column *column = cells->column;
-    uint8_t *out = tp_buf_extend(&cells->values, count * size);
+    if (from.fixed != NULL) {
+        return from.fixed;
+    }
+    const uint8_t *base;
+    memcpy(&base, (const uint8_t *)row + from.member, sizeof(const uint8_t *));
+    return base + column->offset;
+}
+
+static void add_computed(tp_cells *cells, const tp_row *rows, uint64_t count)
+{
+    double *out = tp_buf_extend(&cells->values, count * sizeof *out);
     for (uint64_t i = 0; out != NULL && i < count; i++) {
-        if (column->number != NULL) {
-            const double value = column->number(&rows[i].record->u.stats);
-            memcpy(out + i * size, &value, size);
-        } else {
-            memcpy(out + i * size, base_of(column, source, &rows[i]), size);
-        }
+        out[i] = cells->column->number(&rows[i].record->u.stats);
+    }
+}
+
+static void add_words(tp_cells *cells, spot from, const tp_row *rows, uint64_t count)
+{
+    uint32_t *out = tp_buf_extend(&cells->values, count * sizeof *out);
+    for (uint64_t i = 0; out != NULL && i < count; i++) {
+        memcpy(&out[i], value_at(cells->column, from, &rows[i]), sizeof *out);
+    }
+}
+
+static void add_doublewords(tp_cells *cells, spot from, const tp_row *rows, uint64_t count)
+{
+    uint64_t *out = tp_buf_extend(&cells->values, count * sizeof *out);
+    for (uint64_t i = 0; out != NULL && i < count; i++) {
+        memcpy(&out[i], value_at(cells->column, from, &rows[i]), sizeof *out);
     }
 }
 
@@ -341,13 +376,13 @@ static void put_bit(tp_buf *bits, uint64_t place, bool value)
     }
 }
 
-static void add_flags(tp_cells *cells, uint64_t length, const tp_row_source *source,
-                      const tp_row *rows, uint64_t count)
+static void add_flags(tp_cells *cells, uint64_t length, spot from, const tp_row *rows,
+                      uint64_t count)
 {
     const tp_column *column = cells->column;
     for (uint64_t i = 0; i < count; i++) {
-        const uint8_t *base = base_of(column, source, &rows[i]);
-        const bool value = column->bit != 0 ? (tp_get_u32(base) & column->bit) != 0 : base[0] != 0;
+        const uint8_t *at = value_at(column, from, &rows[i]);
+        const bool value = column->bit != 0 ? (tp_get_u32(at) & column->bit) != 0 : at[0] != 0;
         put_bit(&cells->values, length + i, value);
     }
 }
@@ -400,13 +435,14 @@ static tp_status add_texts(tp_cells *cells, const tp_row_source *source, const t
 tp_status tp_cells_add(tp_cells *cells, uint64_t length, const tp_row_source *source,
                        const tp_row *rows, uint64_t count)
 {
+    const spot from = spot_of(cells->column, source);
     tp_status status = TP_OK;
     switch (cells->column->kind) {
     case I32:
-        add_numbers(cells, source, rows, count, 4);
+        add_words(cells, from, rows, count);
         break;
     case FLAG:
-        add_flags(cells, length, source, rows, count);
+        add_flags(cells, length, from, rows, count);
         break;
     case TEXT:
         status = add_texts(cells, source, rows, count);
@@ -415,7 +451,11 @@ tp_status tp_cells_add(tp_cells *cells, uint64_t length, const tp_row_source *so
         add_dims(cells, length, source, rows, count);
         break;
     default:
-        add_numbers(cells, source, rows, count, 8);
+        if (cells->column->number != NULL) {
+            add_computed(cells, rows, count);
+        } else {
+            add_doublewords(cells, from, rows, count);
+        }
         break;
     }
     if (cells->values.failed || cells->offsets.failed || cells->valid.failed) {

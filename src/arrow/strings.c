@@ -7,13 +7,17 @@
 static void put_characters(tp_buf *bytes, const char *text)
 {
     while (*text != '\0') {
-        const size_t size = tp_text_character(text);
-        if (size == 0) {
-            tp_buf_put(bytes, TP_TEXT_REPLACEMENT, sizeof TP_TEXT_REPLACEMENT - 1);
-        } else {
-            tp_buf_put(bytes, text, size);
+        const char *end = text;
+        size_t size;
+        while (*end != '\0' && (size = tp_text_character(end)) > 0) {
+            end += size;
         }
-        text += size == 0 ? 1 : size;
+        tp_buf_put(bytes, text, (size_t)(end - text));
+        if (*end != '\0') {
+            tp_buf_put(bytes, TP_TEXT_REPLACEMENT, sizeof TP_TEXT_REPLACEMENT - 1);
+            end++;
+        }
+        text = end;
     }
 }
 
@@ -34,13 +38,63 @@ static tp_status append(tp_strings *strings, const char *text)
     return TP_OK;
 }
 
+/* Where an address is, or would be, among the identities. The table is never full. */
+static tp_identity *place_of(const tp_strings *strings, const void *address)
+{
+    tp_identity *table = (tp_identity *)(void *)strings->identities.data;
+    const uint64_t mask = strings->identities.size / sizeof *table - 1;
+    uint64_t place = ((uintptr_t)address * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & mask;
+    while (table[place].address != NULL && table[place].address != address) {
+        place = (place + 1) & mask;
+    }
+    return &table[place];
+}
+
+/* Twice as many places, a power of two. */
+static tp_status grow(tp_strings *strings)
+{
+    tp_buf old = strings->identities;
+    const tp_identity *table = (const tp_identity *)(const void *)old.data;
+    const size_t size = old.size > 0 ? 2 * old.size : 64 * sizeof *table;
+    tp_buf larger = TP_BUF_INIT;
+    void *room = tp_buf_extend(&larger, size);
+    if (room == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    memset(room, 0, size);
+    strings->identities = larger;
+    for (size_t i = 0; i < old.size / sizeof *table; i++) {
+        if (table[i].address != NULL) {
+            *place_of(strings, table[i].address) = table[i];
+        }
+    }
+    tp_buf_free(&old);
+    return TP_OK;
+}
+
+static tp_status identify(tp_strings *strings, const void *address, int32_t number)
+{
+    if (2 * (strings->identity_count + UINT64_C(1)) * sizeof(tp_identity) >
+        strings->identities.size) {
+        const tp_status status = grow(strings);
+        if (status != TP_OK) {
+            return status;
+        }
+    }
+    tp_identity *place = place_of(strings, address);
+    strings->identity_count += place->address == NULL;
+    *place = (tp_identity){address, number};
+    return TP_OK;
+}
+
 tp_status tp_strings_find(const tp_strings *strings, const void *identity, int32_t *number)
 {
-    uint32_t found = 0;
-    const tp_status status =
-        tp_map_get(&strings->identities, &identity, sizeof(const void *), &found);
-    *number = (int32_t)found;
-    return status;
+    if (strings->identity_count == 0) {
+        return TP_ERR_NOTFOUND;
+    }
+    const tp_identity *place = place_of(strings, identity);
+    *number = place->number;
+    return place->address != NULL ? TP_OK : TP_ERR_NOTFOUND;
 }
 
 tp_status tp_strings_add(tp_strings *strings, const char *text, const void *identity,
@@ -57,7 +111,7 @@ tp_status tp_strings_add(tp_strings *strings, const char *text, const void *iden
         }
     }
     if (status == TP_OK && identity != NULL) {
-        status = tp_map_set(&strings->identities, &identity, sizeof(const void *), found);
+        status = identify(strings, identity, (int32_t)found);
     }
     *number = (int32_t)found;
     return status;
@@ -65,7 +119,8 @@ tp_status tp_strings_add(tp_strings *strings, const char *text, const void *iden
 
 void tp_strings_forget(tp_strings *strings)
 {
-    tp_map_free(&strings->identities);
+    tp_buf_free(&strings->identities);
+    strings->identity_count = 0;
 }
 
 /* Copies what there is into memory for readers. */
@@ -114,7 +169,7 @@ tp_status tp_strings_array(tp_strings *strings, struct ArrowArray *out)
 void tp_strings_free(tp_strings *strings)
 {
     tp_map_free(&strings->texts);
-    tp_map_free(&strings->identities);
+    tp_buf_free(&strings->identities);
     tp_buf_free(&strings->offsets);
     tp_buf_free(&strings->bytes);
     tp_shared_drop(strings->shared_offsets);

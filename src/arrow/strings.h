@@ -6,11 +6,17 @@
 #include "arrow/array.h"
 #include "base/map.h"
 
+typedef struct tp_identity {
+    const void *address; /* NULL: free */
+    int32_t number;
+} tp_identity;
+
 /* Zeroed is empty. */
 typedef struct tp_strings {
     tp_map texts;      /* text -> number */
-    tp_map identities; /* address -> number */
-    tp_buf offsets;    /* int32_t: where each ends */
+    tp_buf identities; /* tp_identity, found by their addresses: once for each row */
+    uint32_t identity_count;
+    tp_buf offsets; /* int32_t: where each ends */
     tp_buf bytes;
     uint32_t count;
     uint32_t shared_count; /* texts in what was handed out last */
