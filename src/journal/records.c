@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "journal/differences.h"
+
 #define RECORD_SIZE 192u
 #define BATCH_HEADER_SIZE 112u
 #define BATCH_HEADER_LEAST 104u /* without an arena: minor version 0 */
@@ -14,24 +16,45 @@ _Static_assert(sizeof(tp_record) == RECORD_SIZE, "a record is three cache lines"
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "records are stored as they lie in memory");
 
-void tp_planes_put(tp_buf *out, const void *items, uint32_t size, uint64_t count)
+/* Deals out the bytes of items from `first` up to `end` (not included). */
+static void deal_out(uint8_t *planes, const uint8_t *items, uint32_t size, uint64_t count,
+                     uint64_t first, uint64_t end)
+{
+    for (uint32_t p = 0; p < size; p++) {
+        for (uint64_t i = first; i < end; i++) {
+            planes[p * count + i] = items[(i - first) * size + p];
+        }
+    }
+}
+
+static uint8_t *make_planes(tp_buf *out, uint32_t size, uint64_t count)
 {
     if (count > SIZE_MAX / size) {
         out->failed = true;
-        return;
+        return NULL;
     }
-    uint8_t *planes = tp_buf_extend(out, count * size);
-    if (planes == NULL) {
-        return;
-    }
-    const uint8_t *bytes = items;
-    for (uint64_t tile = 0; tile < count; tile += TILE) {
+    return tp_buf_extend(out, count * size);
+}
+
+void tp_planes_put(tp_buf *out, const void *items, uint32_t size, uint64_t count)
+{
+    uint8_t *planes = make_planes(out, size, count);
+    for (uint64_t tile = 0; planes != NULL && tile < count; tile += TILE) {
         uint64_t end = count - tile < TILE ? count : tile + TILE;
-        for (uint32_t p = 0; p < size; p++) {
-            for (uint64_t i = tile; i < end; i++) {
-                planes[p * count + i] = bytes[i * size + p];
-            }
-        }
+        deal_out(planes, (const uint8_t *)items + tile * size, size, count, tile, end);
+    }
+}
+
+/* As differences. */
+static void put_records(tp_buf *out, const tp_record *records, uint64_t count)
+{
+    uint64_t time = 0;
+    uint8_t *planes = make_planes(out, RECORD_SIZE, count);
+    for (uint64_t tile = 0; planes != NULL && tile < count; tile += TILE) {
+        tp_record made[TILE];
+        uint64_t end = count - tile < TILE ? count : tile + TILE;
+        tp_differences_make(made, records + tile, end - tile, &time);
+        deal_out(planes, (const uint8_t *)made, RECORD_SIZE, count, tile, end);
     }
 }
 
@@ -82,7 +105,7 @@ void tp_records_put_batch(tp_buf *out, const tp_batch *batch)
     const bool gap = (batch->flags & TP_BATCH_GAP) != 0;
     tp_buf_put_u64(out, gap ? 0 : batch->arena_size);
     if (!gap) {
-        tp_planes_put(out, batch->records, RECORD_SIZE, batch->count);
+        put_records(out, batch->records, batch->count);
         if (batch->arena_size > 0) {
             tp_buf_put(out, batch->arena, batch->arena_size);
         }
@@ -150,6 +173,9 @@ tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *r
     tp_status status =
         tp_planes_get(p + header_size, size, record_size, RECORD_SIZE, batch->count, records);
     batch->records = (const tp_record *)(const void *)records->data;
+    if (status == TP_OK) {
+        tp_differences_undo((tp_record *)(void *)records->data, batch->count);
+    }
     if (status == TP_OK && header_size >= BATCH_HEADER_SIZE) {
         const uint64_t before = record_size * batch->count;
         status =

@@ -5,6 +5,7 @@ It is here to prove that page; the library has a faster one.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -117,6 +118,33 @@ def _records(payload: bytes, at: int, size: int, count: int) -> list[bytes]:
     return [planes[i::count] for i in range(count)]
 
 
+def _bits(value: float) -> int:
+    (bits,) = struct.unpack("<Q", struct.pack("<d", value))
+    return int(bits)
+
+
+def _without_differences(records: list[bytes]) -> list[bytes]:
+    """Make the fields of a batch's records what they were."""
+    whole, time = [], 0
+    for stored in records:
+        words = list(struct.unpack("<24Q", stored))
+        numbers = struct.unpack("<24d", stored)
+        if words[3] & 0xFFFFFFFF == 1 and words[4] >> 63:
+            words[4] &= 2**63 - 1
+            words[5] = (words[5] + time) % 2**64
+            words[15] ^= words[13]
+            words[16] ^= words[14]
+            low, high = struct.unpack("<2d", struct.pack("<2Q", *words[15:17]))
+            words[17] ^= _bits(abs(low) if abs(low) > abs(high) else abs(high))
+            total, squares, count = numbers[19], numbers[21], float(words[7])
+            guess = squares - total * total / count if count else math.nan
+            difference = words[22] >> 1 ^ -(words[22] & 1)
+            words[22] = (difference + (_bits(guess) if math.isfinite(guess) else 0)) % 2**64
+        time = words[5]
+        whole.append(struct.pack("<24Q", *words))
+    return whole
+
+
 def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
     """Yield the frames of one segment up to its end or torn tail, with what is defined by then."""
     data = path.read_bytes()
@@ -152,7 +180,7 @@ def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
             item.header = dict(zip(HEADER, values, strict=True))
             if not item.header["flags"] & 2:
                 count = item.header["count"]
-                item.records = _records(payload, h, r, count)
+                item.records = _without_differences(_records(payload, h, r, count))
                 size = struct.unpack_from("<Q", payload, 104)[0] if h >= 112 else 0
                 item.arena = payload[h + r * count :][:size]
                 assert len(item.arena) == size

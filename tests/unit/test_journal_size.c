@@ -72,8 +72,8 @@ static uint64_t bytes_per_record(uint32_t dtype)
 static void records_are_packed(void **state)
 {
     (void)state;
-    assert_in_range(bytes_per_record(TP_F32), 1, 64);
-    assert_in_range(bytes_per_record(TP_BF16), 1, 60);
+    assert_in_range(bytes_per_record(TP_F32), 1, 40);
+    assert_in_range(bytes_per_record(TP_BF16), 1, 30);
 }
 
 int main(void)
