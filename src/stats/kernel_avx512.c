@@ -129,18 +129,27 @@ typedef struct pass32 {
     __m512 max;
     __m512 eps;
     __m512i normal_less_1; /* bits of the smallest normal number, less 1 */
+    __m512i least_less_1;  /* of a clean block: bits of the smallest |x| that is not 0, less 1 */
 } pass32;
 
-INLINE void step32(pass32 *p, __m512 x, __mmask16 valid, bool clean)
+/* |x| as unsigned numbers, less 1: 0 < |x| < normal is then one comparison, for 0 wraps round to
+ * the largest. */
+INLINE __m512i bits_less_1(__m512 x)
+{
+    return _mm512_sub_epi32(_mm512_castps_si512(_mm512_abs_ps(x)), _mm512_set1_epi32(1));
+}
+
+/* wide: the same elements as f64. */
+INLINE void step32(pass32 *p, __m512 x, lanes wide, __mmask16 valid, bool clean)
 {
     const __m512 magnitude = _mm512_abs_ps(x);
-    const __m512i bits = _mm512_castps_si512(magnitude);
+    const __m512i less_1 = bits_less_1(x);
     p->c.zeros = count(p->c.zeros, _mm512_mask_cmp_ps_mask(valid, magnitude, p->eps, _CMP_LT_OQ));
-    /* 0 < bits < normal in one comparison: 0 wraps round to the largest number. */
-    p->c.subnormal = count(
-        p->c.subnormal, _mm512_mask_cmplt_epu32_mask(
-                            valid, _mm512_sub_epi32(bits, _mm512_set1_epi32(1)), p->normal_less_1));
-    if (!clean) {
+    if (clean) { /* where there are subnormal numbers at all, they are counted afterwards */
+        p->least_less_1 = _mm512_mask_min_epu32(p->least_less_1, valid, p->least_less_1, less_1);
+    } else {
+        p->c.subnormal =
+            count(p->c.subnormal, _mm512_mask_cmplt_epu32_mask(valid, less_1, p->normal_less_1));
         const __m512 infinite = _mm512_set1_ps(INFINITY);
         const __mmask16 finite = _mm512_mask_cmp_ps_mask(valid, magnitude, infinite, _CMP_LT_OQ);
         p->c.nan = count(p->c.nan, _mm512_mask_cmp_ps_mask(valid, x, x, _CMP_UNORD_Q));
@@ -148,11 +157,33 @@ INLINE void step32(pass32 *p, __m512 x, __mmask16 valid, bool clean)
         p->c.neg_inf = count(
             p->c.neg_inf, _mm512_mask_cmp_ps_mask(valid, x, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ));
         x = _mm512_maskz_mov_ps(finite, x);
+        wide = widen(x);
         valid = finite;
     }
     p->min = _mm512_mask_min_ps(p->min, valid, p->min, x);
     p->max = _mm512_mask_max_ps(p->max, valid, p->max, x);
-    add_floats(&p->s, widen(x));
+    add_floats(&p->s, wide);
+}
+
+/* Counted as the others are, by lanes. */
+INLINE __m512i count_subnormal(uint32_t dtype, const uint8_t *data, size_t n, __m512i normal_less_1)
+{
+    __m512i counter = _mm512_setzero_si512();
+    for (size_t i = 0; i < n; i += TP_LANES) {
+        const __m512 x = load_floats(dtype, data, i, first(n - i)); /* the rest is 0 */
+        counter = count(counter, _mm512_cmplt_epu32_mask(bits_less_1(x), normal_less_1));
+    }
+    return counter;
+}
+
+/* 16 whole elements. From memory f32 is widened without a shuffle. */
+INLINE lanes load_wide(uint32_t dtype, const uint8_t *data, size_t i, __m512 x)
+{
+    if (dtype != TP_F32) {
+        return widen(x);
+    }
+    const float *at = (const float *)(const void *)(data + 4 * i);
+    return (lanes){_mm512_cvtps_pd(_mm256_loadu_ps(at)), _mm512_cvtps_pd(_mm256_loadu_ps(at + 8))};
 }
 
 INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
@@ -166,16 +197,22 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
         .eps = _mm512_set1_ps((float)bounds->eps),
         .normal_less_1 =
             _mm512_sub_epi32(_mm512_castps_si512(_mm512_set1_ps(normal)), _mm512_set1_epi32(1)),
+        .least_less_1 = _mm512_set1_epi32(-1),
     };
     const size_t ahead = bounds->ahead;
     size_t i = 0;
     for (; i + TP_LANES <= n; i += TP_LANES) {
         prefetch(data + i * size_of(dtype), TP_LANES * size_of(dtype), ahead);
-        step32(&p, load_floats(dtype, data, i, ALL), ALL, clean);
+        const __m512 x = load_floats(dtype, data, i, ALL);
+        step32(&p, x, load_wide(dtype, data, i, x), ALL, clean);
     }
     if (i < n) {
         const __mmask16 valid = first(n - i);
-        step32(&p, load_floats(dtype, data, i, valid), valid, clean);
+        const __m512 x = load_floats(dtype, data, i, valid);
+        step32(&p, x, widen(x), valid, clean);
+    }
+    if (clean && _mm512_cmplt_epu32_mask(p.least_less_1, p.normal_less_1) != 0) {
+        p.c.subnormal = count_subnormal(dtype, data, n, p.normal_less_1);
     }
     store(&p.s, &p.c, (double)_mm512_reduce_min_ps(p.min), (double)_mm512_reduce_max_ps(p.max),
           clean, out);
