@@ -213,3 +213,22 @@ PyObject *compiled_sides(PyObject *self, void *Py_UNUSED(closure))
     }
     return sides;
 }
+
+bool compiled_is_exporting(monitor_object *monitor)
+{
+    PyObject *asked = monitor->state->is_exporting;
+    PyObject *answer = asked == NULL ? NULL : PyObject_CallFunctionObjArgs(asked, NULL);
+    monitor->exporting = answer == Py_True;
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    if (monitor->exporting && !monitor->warned_export) {
+        monitor->warned_export = true;
+        if (PyErr_WarnEx(PyExc_RuntimeWarning,
+                         "tensorprobe: torch.export runs the model without values: nothing of it "
+                         "is recorded, nor by what is exported",
+                         1) != 0) {
+            monitor_clear_error();
+        }
+    }
+    return monitor->exporting;
+}

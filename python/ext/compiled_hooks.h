@@ -19,4 +19,7 @@ PyObject *compiled_backward(PyObject *self, PyObject *const *args, Py_ssize_t co
  * tensors of integers are wanted. */
 PyObject *compiled_sides(PyObject *self, void *closure);
 
+/* The root's forward begins: does torch.export run it? Notes that, and warns once. */
+bool compiled_is_exporting(monitor_object *monitor);
+
 #endif

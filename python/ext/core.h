@@ -48,6 +48,7 @@ typedef struct core_state {
     PyObject *disabled_dispatch; /* __torch_dispatch__ of a plain tensor type */
     PyObject *sequence_nr, *graph_task_id, *current_node;
     PyObject *top_saved_tensors_hooks; /* NULL: this torch has none */
+    PyObject *is_exporting;            /* likewise */
     PyObject *is_grad_enabled, *set_grad_enabled, *is_fwd_grad_enabled, *is_inference_mode;
     PyObject *add, *as_strided, *get_num_threads;
     PyObject *linear_forward;

@@ -151,6 +151,8 @@ int core_load_torch(core_state *state)
         state->top_saved_tensors_hooks =
             look_up(torch, "_C._autograd._top_saved_tensors_default_hooks");
         PyErr_Clear();
+        state->is_exporting = look_up(torch, "compiler.is_exporting");
+        PyErr_Clear();
         state->torch_loaded = true;
     }
     Py_DECREF(torch);

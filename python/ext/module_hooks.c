@@ -118,7 +118,7 @@ site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int3
 static bool is_own_module(const module_hook *hook, PyObject *module)
 {
     return hook->monitor != NULL && monitor_is_collecting(hook->monitor) &&
-           PyWeakref_GetObject(hook->module) == module;
+           (!hook->monitor->exporting || hook->root) && PyWeakref_GetObject(hook->module) == module;
 }
 
 static int32_t slot_of(const tensor_list *tensors, uint32_t number)
@@ -244,7 +244,10 @@ static bool enter(module_hook *hook, PyObject *const *args)
     monitor_object *monitor = hook->monitor;
     owed_call paid;
     int64_t task = -1;
-    const enum forward_kind kind = forward_kind_of(hook, args[0], &paid, &task);
+    enum forward_kind kind = forward_kind_of(hook, args[0], &paid, &task);
+    if (hook->root && compiled_is_exporting(monitor)) {
+        kind = FORWARD_IGNORED;
+    }
     bool ok = kind != FORWARD_FAILED;
     if (hook->root) {
         const uint32_t before = monitor->micro_steps[hook->vpp_stage];
@@ -323,6 +326,7 @@ static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     }
     const uint64_t begin = tp_clock_monotonic();
     const bool recorded = running->values || running->gradients;
+    monitor->exporting = monitor->exporting && !hook->root;
     PyObject *result = !recorded || leave(hook, running, args + 1)
                            ? Py_NewRef(Py_None)
                            : monitor_trouble(monitor, hook->name);

@@ -64,6 +64,8 @@ typedef struct monitor_object {
     const tp_config *config;            /* valid while monitor is */
     uint32_t users;                     /* calls that work with the GIL released */
     bool closing;
+    bool exporting; /* torch.export runs the root's forward with tensors of its own */
+    bool warned_export;
     bool warned;              /* of an exception in a hook */
     uint64_t unreadable;      /* tensors that could not be read */
     PyObject *warned_reasons; /* set of strings */

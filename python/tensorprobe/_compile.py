@@ -38,6 +38,9 @@ _numbers = itertools.count(1)
 _library: Any = None
 
 
+# One look-up less, in hooks that are called a lot. Older versions, without it, never get there.
+is_traced = getattr(torch.compiler, "is_dynamo_compiling", bool)
+
 _said: set[str] = set()
 
 
@@ -283,7 +286,7 @@ class TraceableHook:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """A forward pre-hook with kwargs."""
-        if not torch.compiler.is_dynamo_compiling():
+        if not is_traced():
             self._forward_pre(module, args, kwargs)
         elif self._is_recorded(module) and _place() == _GRAPH:
             ticket = _observe(self._of_inputs(_INPUT, args, kwargs), self._number, 0)
@@ -293,7 +296,7 @@ class TraceableHook:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """A forward hook with kwargs."""
-        if not torch.compiler.is_dynamo_compiling():
+        if not is_traced():
             self._forward(module, args, kwargs, output)
         elif self._is_recorded(module) and _place() != _ELSEWHERE:
             outputs = self._of_output(_OUTPUT, output)

@@ -454,9 +454,10 @@ def test_sides_of_targets(tmp_path: Path) -> None:
     session = tensorprobe.watch(model, optimizer, output_dir=tmp_path, targets=targets)
     run = torch.compile(model, fullgraph=True, backend="aot_eager")
     misfit = r"\"tuple\[3\]:1\" does not fit module 'parts.1', which has a tensor there"
-    with pytest.warns(RuntimeWarning, match=misfit):
+    with pytest.warns(RuntimeWarning, match=misfit) as said:
         step_of(run, optimizer, 0)
     session.close()
+    assert len([one for one in said if "tensorprobe" in str(one.message)]) == 1
     (step,) = tensorprobe.Journal(session.directory)
     rows = {(r["name"], r["quantity"], r["role"], r["dtype"]) for r in step.records if r["role"]}
     assert rows == {
@@ -508,3 +509,21 @@ def test_torch_without_such_operators_compiles_with_breaks(
     session.close()
     assert sum(counters["graph_break"].values()) > 0
     assert_close(outputs_in(session.directory, 0), expected)
+
+
+def test_export_is_no_forward(tmp_path: Path) -> None:
+    model = Checkpointed()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path)
+    with pytest.warns(RuntimeWarning, match="torch.export runs the model without values"):
+        program = torch.export.export(model, (tokens(0),))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "tensorprobe")
+        torch.export.export(model, (tokens(0),))
+    assert not [one for one in program.graph.nodes if "tensorprobe" in str(one.target)]
+    step_of(model, optimizer, 0, 2)
+    session.close()
+    (step,) = tensorprobe.Journal(session.directory)
+    assert step.micro_steps == 2
+    assert {r["micro_step"] for r in step.records if r["name"] == "head"} == {0, 1}
+    assert session.counters()["unreadable"] == 0
