@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Does watching stay what it was? Memory and step time over a long run with everything on.
+
+    bench/steady.py [--steps 10000]
+
+Trains a small model, watched and not, and prints what the process's memory has grown by since
+step 100, and the CPU time of a step in the first and in the last tenth behind it. The two take
+turns, step by step, so that what else the machine does meets both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import tensorprobe
+
+WARM_UP = 100
+EVERYTHING = {
+    "ur_distribution": True,
+    "mg_direction": True,
+    "strict": True,
+    "format": ["csv", "tensorboard"],
+}
+
+
+class Net(nn.Module):
+    """Small, so that the hooks are most of the work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(32, 16)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True) for _ in range(2)
+        )
+        self.head = nn.Linear(16, 32)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        y: torch.Tensor = self.head(x)
+        return y
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Training:
+    """A model, its optimizer, and the CPU time of its steps."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.model = Net()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.seconds: list[float] = []
+
+    def step(self, session: tensorprobe.Session | None) -> None:
+        begin = time.process_time()
+        ids = torch.randint(0, 32, (2, 9))
+        logits = self.model(ids[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        if session is not None:
+            session.log_scalar("loss", loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.seconds.append(time.process_time() - begin)
+
+    def drift(self) -> tuple[float, float]:
+        """The median step of the first and of the last tenth behind the warm-up."""
+        tenth = max(1, (len(self.seconds) - WARM_UP) // 10)
+        first = self.seconds[WARM_UP : WARM_UP + tenth]
+        return statistics.median(first), statistics.median(self.seconds[-tenth:])
+
+
+def measure(steps: int) -> dict[str, Any]:
+    """Run it."""
+    torch.set_num_threads(1)
+    plain, watched = Training(), Training()
+    with tempfile.TemporaryDirectory() as folder:
+        session = tensorprobe.watch(
+            watched.model, watched.optimizer, output_dir=folder, config=EVERYTHING
+        )
+        before = peak = 0
+        for number in range(steps):
+            plain.step(None)
+            watched.step(session)
+            if number == WARM_UP:
+                before = resident()
+            if number % 50 == 0:
+                peak = max(peak, resident())
+        grown = max(peak, resident()) - before
+        session.close()
+        counters = session.counters()
+    return {
+        "steps": steps,
+        "grown_bytes": grown,
+        "plain_us": [1e6 * s for s in plain.drift()],
+        "watched_us": [1e6 * s for s in watched.drift()],
+        "records": counters["records"],
+        "gaps": counters["gaps"],
+        "errors": counters["errors"],
+    }
+
+
+def main() -> None:
+    """Print the figures, or as JSON for the test."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--steps", type=int, default=10000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = measure(arguments.steps)
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    print(f"{found['steps']} steps, {found['records']} records, {found['gaps']} steps given up")
+    print(f"memory grown since step {WARM_UP}: {found['grown_bytes'] / 2**20:.2f} MiB")
+    for name in ("plain", "watched"):
+        first, last = found[f"{name}_us"]
+        change = 100 * (last / first - 1)
+        print(f"{name:<8} {first:8.0f} → {last:8.0f} µs of CPU time a step ({change:+.1f} %)")
+
+
+if __name__ == "__main__":
+    main()
