@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import math
+import os
+import shutil
+import subprocess
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +24,8 @@ import tensorprobe
 from journal_reader import BATCH, read_journal
 from tensorprobe import _core
 
+BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build" / "release"))
+TOOL = BUILD / "tools" / "tensorprobe"
 STEPS = 4
 CONFIG = {
     "ur_distribution": True,
@@ -146,7 +152,7 @@ def train(
     if monitor is not None:
         monitor.close()
         assert base is not None
-        (run.directory,) = base.iterdir()
+        (run.directory,) = base.glob("*-rank0-*")
     return run
 
 
@@ -259,6 +265,41 @@ def test_tensorboard_histograms(base: Path) -> None:
             assert histogram.num == bins.sum()
             assert (histogram.min, histogram.max) == (-1, 1)
             np.testing.assert_allclose(histogram.bucket_limit, np.linspace(-1, 1, 31)[1:])
+
+
+def test_recovered_event_files_have_the_histograms(base: Path) -> None:
+    """From the files as they were at an early step, and the whole journal."""
+    early = base / "early"
+
+    def copy(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        time.sleep(0.05)  # a cursor is written with the next step's data
+        counts = [state["step"] for state in optimizer.state.values()]
+        until = time.monotonic() + (30 if counts and counts[0] == STEPS - 1 else 0)
+        while not early.exists():
+            cursors = list(base.glob("*-rank0-*/followers/tensorboard.cursor"))
+            if cursors:  # these first: a cursor is never ahead of its files
+                shutil.copytree(cursors[0].parent, early / "followers")
+                others = shutil.ignore_patterns("followers")
+                shutil.copytree(cursors[0].parents[1], early, ignore=others, dirs_exist_ok=True)
+            elif time.monotonic() >= until:
+                break
+
+    def make(net: nn.Module) -> torch.optim.Optimizer:
+        optimizer = torch.optim.Adam(net.parameters())
+        optimizer.register_step_pre_hook(copy)
+        return optimizer
+
+    run = train(make, base)
+    shutil.copytree(run.directory / "journal", early / "journal", dirs_exist_ok=True)
+    subprocess.run([TOOL, "recover", early], check=True, capture_output=True)
+
+    def histograms(directory: Path) -> list[Any]:
+        events = EventAccumulator(str(directory), {"histograms": 0}).Reload()
+        found = events.Histograms("0:2.weight/rank0/adam_ratio")
+        return [(event.step, event.histogram_value) for event in found]
+
+    assert histograms(early) == histograms(run.directory)
+    assert len(histograms(early)) == STEPS - 1
 
 
 def test_the_independent_reader_finds_the_histograms(base: Path) -> None:
