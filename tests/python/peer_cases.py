@@ -212,7 +212,9 @@ CASES = {
     "chunks": Case({**EVERYTHING, "eps": 0.3, "ops": ["zeros", "norm"]}, model=Chunks, steps=2),
     "inplace": Case(EVERYTHING, model=InPlace, steps=1),
     "dtypes": Case({"xy_distribution": True, "wg_distribution": True}, model=Dtypes, steps=1),
-    "tokens": Case(EVERYTHING, model=Tokens, steps=2, micro_steps=2, evaluate=True),
+    "tokens": Case(
+        {**EVERYTHING, "all_xy": True}, model=Tokens, steps=2, micro_steps=2, evaluate=True
+    ),
     "windows": Case(
         {"wg_distribution": True, "step_count_per_record": 2, "start_step": 1, "step_interval": 2},
         steps=7,

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("seed")
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release")) / "tools/tensorprobe"
 ON = {"dynamic_on": True, "format": "csv", "step_count_per_record": 100}
+PARAMETERS = ("param_origin", "param_updated")
 
 
 class Training:
@@ -148,6 +149,40 @@ def test_rules_and_ranks_change(edit: Callable[[Any], str], tmp_path: Path) -> N
     training.step(2)
     assert recorded_steps(monitor) == [3, 4, 5]
     assert {alert.step for alert in monitor.alerts()} == {5}
+
+
+def test_several_optimizers_and_another_module(edit: Callable[[Any], str], tmp_path: Path) -> None:
+    """Each optimizer reads its own parameters; the model is looked at anew."""
+    training = Training()
+    first, _, last = training.model
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (first, last)]
+    fields = {**ON, "param_distribution": True, "xy_distribution": True}
+    monitor = TrainerMon(edit({"dynamic_on": False}), output_dir=tmp_path)
+    monitor.set_monitor(training.model, optimizers)
+
+    def step() -> None:
+        training.model(torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    step()
+    training.model[1] = nn.Sequential(nn.Sigmoid())
+    edit(fields)
+    step()
+    step()
+    edit({**fields, "targets": {"2": {}}})
+    step()
+    step()
+    monitor.close()
+    found = [
+        {(r["quantity"], r["row"]) for r in step.records if r["quantity"] != "actv_grad"}
+        for step in tensorprobe.Journal(monitor.directory)
+    ]
+    weights = {(kind, f"{n}.{p}") for kind in PARAMETERS for n in "02" for p in ("weight", "bias")}
+    names = ("", "0", "1", "1.0", "2")
+    sides = {("actv", f"{name}.{side}") for name in names for side in ("input", "output")}
+    assert found[0] == found[1] == weights | sides
+    assert found[2] == {row for row in weights | sides if row[1].startswith("2.")}
 
 
 def test_training_is_not_changed(edit: Callable[[Any], str], tmp_path: Path) -> None:

@@ -31,8 +31,6 @@ CALLS = {"shared.input": "shared.input#1", "shared.output": "shared.output#1"}
 STALE = "sometimes"
 # It looks at inputs after the forward, when an activation in place has changed them.
 CHANGED, BEFORE = "1.input", "0.output"
-# Integers, which are passed over here.
-INTEGERS = "embedding.input"
 # A dict, in which it sees nothing; and a module whose input takes part but gets no gradient, for
 # which its backward hook never runs.
 MISSED = {"actv": ("middle.output",), "actv_grad": ("middle.output", ".output")}
@@ -117,8 +115,6 @@ def without_known_differences(
         missed = named(own, *MISSED[kind])
         assert missed.sum() == len(MISSED[kind]) * case.micro_steps
         own = own[~missed]
-        if kind == "actv":
-            theirs = theirs[~(named(theirs, INTEGERS) & ~theirs.index.isin(own.index))]
     return own, theirs
 
 
