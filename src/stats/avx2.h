@@ -117,6 +117,18 @@ INLINE void store(const sums *s, const counts *c, double min, double max, bool w
     out->sum_sq = lanes_sum(&s->sum_sq);
 }
 
+/* Of a block in which nothing has to be counted. */
+INLINE void store_lean(const sums *s, double min, double max, tp_block *out)
+{
+    *out = (tp_block){
+        .min = min,
+        .max = max,
+        .sum = lanes_sum(&s->sum),
+        .sum_abs = lanes_sum(&s->sum_abs),
+        .sum_sq = lanes_sum(&s->sum_sq),
+    };
+}
+
 INLINE floats load_floats(uint32_t dtype, const uint8_t *data)
 {
     floats x;
@@ -162,5 +174,7 @@ INLINE __m256i valid64(size_t left, int v)
 /* A clean block of f16 or bf16. */
 void tp_avx2_f16(const void *data, size_t n, const tp_bounds *bounds, tp_block *out);
 void tp_avx2_bf16(const void *data, size_t n, const tp_bounds *bounds, tp_block *out);
+bool tp_avx2_f16_lean(const void *data, const tp_bounds *bounds, tp_block *out);
+bool tp_avx2_bf16_lean(const void *data, const tp_bounds *bounds, tp_block *out);
 
 #endif

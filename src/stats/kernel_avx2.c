@@ -104,6 +104,27 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
     store(&p.s, &p.c, least32(p.min), most32(p.max), false, clean, out);
 }
 
+static bool f32_lean(const void *data, const tp_bounds *bounds, tp_block *out)
+{
+    const uint8_t *from = data;
+    const double bound = bounds->eps > bounds->normal ? bounds->eps : bounds->normal;
+    sums s = {lanes_all(0.0), lanes_all(0.0), lanes_all(0.0)};
+    __m256 least = _mm256_set1_ps(INFINITY);
+    __m256 min = _mm256_set1_ps(INFINITY);
+    __m256 max = _mm256_set1_ps(-INFINITY);
+    for (size_t i = 0; i < TP_BLOCK; i += TP_LANES) {
+        prefetch(from + 4 * i, TP_LANES * sizeof(float), bounds->ahead);
+        const floats x = load_floats(TP_F32, from + 4 * i);
+        least = _mm256_min_ps(least, _mm256_min_ps(abs_ps(x.v[0]), abs_ps(x.v[1])));
+        min = _mm256_min_ps(min, _mm256_min_ps(x.v[0], x.v[1]));
+        max = _mm256_max_ps(max, _mm256_max_ps(x.v[0], x.v[1]));
+        const lanes wide = widen(&x);
+        add_lanes(&s, &wide, true);
+    }
+    store_lean(&s, least32(min), most32(max), out);
+    return least32(least) >= bound;
+}
+
 typedef struct pass64 {
     sums s;
     counts c;
@@ -195,6 +216,29 @@ INLINE void block64(bool clean, const uint8_t *data, size_t n, const tp_bounds *
                clean);
     }
     store(&p.s, &p.c, least64(p.min), most64(p.max), true, clean, out);
+}
+
+static bool f64_lean(const void *data, const tp_bounds *bounds, tp_block *out)
+{
+    const uint8_t *from = data;
+    const double bound = bounds->eps > bounds->normal ? bounds->eps : bounds->normal;
+    sums s = {lanes_all(0.0), lanes_all(0.0), lanes_all(0.0)};
+    __m256d least = _mm256_set1_pd(INFINITY);
+    __m256d min = _mm256_set1_pd(INFINITY);
+    __m256d max = _mm256_set1_pd(-INFINITY);
+    for (size_t i = 0; i < TP_BLOCK; i += TP_LANES) {
+        prefetch(from + 8 * i, TP_LANES * sizeof(double), bounds->ahead);
+        const lanes x = load_doubles(from + 8 * i);
+        UNROLL
+        for (int v = 0; v < 4; v++) {
+            least = _mm256_min_pd(least, abs_pd(x.v[v]));
+            min = _mm256_min_pd(min, x.v[v]);
+            max = _mm256_max_pd(max, x.v[v]);
+        }
+        add_lanes(&s, &x, false);
+    }
+    store_lean(&s, least64(min), most64(max), out);
+    return least64(least) >= bound;
 }
 
 INLINE lanes load_lanes(uint32_t dtype, const uint8_t *data)
@@ -289,6 +333,8 @@ MASKED32(bf16, TP_BF16)
 
 #define f16_clean tp_avx2_f16
 #define bf16_clean tp_avx2_bf16
+#define f16_lean tp_avx2_f16_lean
+#define bf16_lean tp_avx2_bf16_lean
 
 TP_KERNEL_TABLE(avx2)
 

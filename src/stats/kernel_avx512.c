@@ -218,13 +218,46 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
           clean, out);
 }
 
+/* Nothing of the block is counted, for no magnitude is less than these. */
+INLINE void store_lean(const sums *s, double min, double max, tp_block *out)
+{
+    *out = (tp_block){
+        .min = min,
+        .max = max,
+        .sum = lanes_sum(s->sum),
+        .sum_abs = lanes_sum(s->sum_abs),
+        .sum_sq = lanes_sum(s->sum_sq),
+    };
+}
+
+static bool f32_lean(const void *data, const tp_bounds *bounds, tp_block *out)
+{
+    const uint8_t *from = data;
+    const double bound = bounds->eps > bounds->normal ? bounds->eps : bounds->normal;
+    sums s = {lanes_zero(), lanes_zero(), lanes_zero()};
+    __m512 least = _mm512_set1_ps(INFINITY);
+    __m512 min = _mm512_set1_ps(INFINITY);
+    __m512 max = _mm512_set1_ps(-INFINITY);
+    for (size_t i = 0; i < TP_BLOCK; i += TP_LANES) {
+        prefetch(from + 4 * i, TP_LANES * sizeof(float), bounds->ahead);
+        const __m512 x = load_floats(TP_F32, from, i, ALL);
+        least = _mm512_min_ps(least, _mm512_abs_ps(x));
+        min = _mm512_min_ps(min, x);
+        max = _mm512_max_ps(max, x);
+        add_floats(&s, widen(x));
+    }
+    store_lean(&s, (double)_mm512_reduce_min_ps(min), (double)_mm512_reduce_max_ps(max), out);
+    return (double)_mm512_reduce_min_ps(least) >= bound;
+}
+
 /* Blocks of f16 and bf16 without NaN and Inf. Everything but the sums is done on the 16-bit
  * patterns, whose order is that of sign and magnitude. */
 typedef struct pass16 {
     sums s;
     __m512i zeros; /* counts per 16-bit lane: a block has at most 128 steps */
     __m512i subnormal;
-    __m512i min; /* keys: the patterns made comparable as signed integers */
+    __m512i least; /* magnitude; in place of the counts */
+    __m512i min;   /* keys: the patterns made comparable as signed integers */
     __m512i max;
     __m512i eps;
     __m512i normal_less_1;
@@ -243,16 +276,19 @@ INLINE __m512i count16(__m512i counter, __mmask32 elements)
 }
 
 /* The counts and extremes of 32 elements; those outside valid are 0 in bits. */
-INLINE void look16(pass16 *p, __m512i bits, __mmask32 valid)
+INLINE void look16(pass16 *p, __m512i bits, __mmask32 valid, bool lean)
 {
     const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
     const __m512i key = key16(bits);
-    p->zeros = count16(p->zeros, _mm512_mask_cmplt_epu16_mask(valid, magnitude, p->eps));
-    /* 0 < magnitude < normal in one comparison: 0 wraps round to the largest number. */
-    p->subnormal =
-        count16(p->subnormal,
-                _mm512_mask_cmplt_epu16_mask(
-                    valid, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)), p->normal_less_1));
+    if (lean) {
+        p->least = _mm512_min_epu16(p->least, magnitude);
+    } else {
+        p->zeros = count16(p->zeros, _mm512_mask_cmplt_epu16_mask(valid, magnitude, p->eps));
+        /* 0 < magnitude < normal in one comparison: 0 wraps round to the largest number. */
+        const __m512i less_1 = _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1));
+        p->subnormal =
+            count16(p->subnormal, _mm512_mask_cmplt_epu16_mask(valid, less_1, p->normal_less_1));
+    }
     p->min = _mm512_mask_min_epi16(p->min, valid, p->min, key);
     p->max = _mm512_mask_max_epi16(p->max, valid, p->max, key);
 }
@@ -272,7 +308,7 @@ INLINE void add_partial(lanes *sum, __m512 partial)
 }
 
 /* TP_HALVES elements, of which `left` are there; full says at compile time that all are. */
-INLINE void step16(pass16 *p, uint32_t dtype, const uint8_t *at, size_t left, bool full)
+INLINE void step16(pass16 *p, uint32_t dtype, const uint8_t *at, size_t left, bool full, bool lean)
 {
     __m512 x[8];
     __m512 magnitude[8];
@@ -283,7 +319,7 @@ INLINE void step16(pass16 *p, uint32_t dtype, const uint8_t *at, size_t left, bo
         const __mmask32 valid = full || there >= 32 ? UINT32_MAX : (1U << there) - 1;
         const __m512i bits =
             full ? _mm512_loadu_si512(at + 64 * k) : _mm512_maskz_loadu_epi16(valid, at + 64 * k);
-        look16(p, bits, valid);
+        look16(p, bits, valid, lean);
         if (dtype == TP_F16) {
             x[2 * k] = _mm512_cvtph_ps(_mm512_castsi512_si256(bits));
             x[2 * k + 1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1));
@@ -315,27 +351,35 @@ INLINE __m512i widen16(__m512i key, int half)
                                            : _mm512_extracti64x4_epi64(key, 1));
 }
 
-INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_bounds *bounds,
-                    tp_block *out)
+INLINE int least16(__m512i key)
+{
+    return _mm512_reduce_min_epi32(_mm512_min_epi32(widen16(key, 0), widen16(key, 1)));
+}
+
+/* lean: whether no magnitude is less than the bounds; else true. */
+INLINE bool block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_bounds *bounds,
+                    bool lean, tp_block *out)
 {
     const short normal = pattern_up(dtype, (float)bounds->normal);
+    const short eps = pattern_up(dtype, (float)bounds->eps);
     pass16 p = {
         .s = {lanes_zero(), lanes_zero(), lanes_zero()},
         .min = _mm512_set1_epi16(INT16_MAX),
         .max = _mm512_set1_epi16(INT16_MIN),
-        .eps = _mm512_set1_epi16(pattern_up(dtype, (float)bounds->eps)),
+        .least = _mm512_set1_epi16(INT16_MAX),
+        .eps = _mm512_set1_epi16(eps),
         .normal_less_1 = _mm512_set1_epi16((short)(normal - 1)),
     };
     const size_t ahead = bounds->ahead;
     size_t i = 0;
     for (; i + TP_HALVES <= n; i += TP_HALVES) {
         prefetch(data + 2 * i, 2 * TP_HALVES, ahead);
-        step16(&p, dtype, data + 2 * i, TP_HALVES, true);
+        step16(&p, dtype, data + 2 * i, TP_HALVES, true, lean);
     }
     if (i < n) {
-        step16(&p, dtype, data + 2 * i, n - i, false);
+        step16(&p, dtype, data + 2 * i, n - i, false, lean);
     }
-    const int min = _mm512_reduce_min_epi32(_mm512_min_epi32(widen16(p.min, 0), widen16(p.min, 1)));
+    const int min = least16(p.min);
     const int max = _mm512_reduce_max_epi32(_mm512_max_epi32(widen16(p.max, 0), widen16(p.max, 1)));
     *out = (tp_block){
         .zeros = total16(p.zeros),
@@ -346,7 +390,21 @@ INLINE void block16(uint32_t dtype, const uint8_t *data, size_t n, const tp_boun
         .sum_abs = lanes_sum(p.s.sum_abs),
         .sum_sq = lanes_sum(p.s.sum_sq),
     };
+    return !lean || least16(p.least) >= (eps > normal ? eps : normal);
 }
+
+#define HALVES(type, TYPE)                                                                         \
+    static void type##_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)   \
+    {                                                                                              \
+        (void)block16(TYPE, data, n, bounds, false, out);                                          \
+    }                                                                                              \
+    static bool type##_lean(const void *data, const tp_bounds *bounds, tp_block *out)              \
+    {                                                                                              \
+        return block16(TYPE, data, TP_BLOCK, bounds, true, out);                                   \
+    }
+
+HALVES(f16, TP_F16)
+HALVES(bf16, TP_BF16)
 
 typedef struct pass64 {
     sums s;
@@ -431,6 +489,26 @@ INLINE void block64(bool clean, const uint8_t *data, size_t n, const tp_bounds *
           _mm512_reduce_max_pd(_mm512_max_pd(p.max.low, p.max.high)), clean, out);
 }
 
+static bool f64_lean(const void *data, const tp_bounds *bounds, tp_block *out)
+{
+    const uint8_t *from = data;
+    const double bound = bounds->eps > bounds->normal ? bounds->eps : bounds->normal;
+    sums s = {lanes_zero(), lanes_zero(), lanes_zero()};
+    __m512d least = _mm512_set1_pd(INFINITY);
+    __m512d min = _mm512_set1_pd(INFINITY);
+    __m512d max = _mm512_set1_pd(-INFINITY);
+    for (size_t i = 0; i < TP_BLOCK; i += TP_LANES) {
+        prefetch(from + 8 * i, TP_LANES * sizeof(double), bounds->ahead);
+        const lanes x = load_doubles(from, i, ALL);
+        least = _mm512_min_pd(least, _mm512_min_pd(_mm512_abs_pd(x.low), _mm512_abs_pd(x.high)));
+        min = _mm512_min_pd(min, _mm512_min_pd(x.low, x.high));
+        max = _mm512_max_pd(max, _mm512_max_pd(x.low, x.high));
+        add_doubles(&s, x);
+    }
+    store_lean(&s, _mm512_reduce_min_pd(min), _mm512_reduce_max_pd(max), out);
+    return _mm512_reduce_min_pd(least) >= bound;
+}
+
 INLINE lanes load_lanes(uint32_t dtype, const uint8_t *data, size_t i, __mmask16 valid)
 {
     return dtype == TP_F64 ? load_doubles(data, i, valid)
@@ -492,16 +570,6 @@ static void f64_masked(const void *data, size_t n, const tp_bounds *bounds, doub
 static void f32_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)
 {
     block32(TP_F32, true, data, n, bounds, out);
-}
-
-static void f16_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)
-{
-    block16(TP_F16, data, n, bounds, out);
-}
-
-static void bf16_clean(const void *data, size_t n, const tp_bounds *bounds, tp_block *out)
-{
-    block16(TP_BF16, data, n, bounds, out);
 }
 
 #define MASKED32(type, TYPE)                                                                       \

@@ -399,6 +399,12 @@ KERNEL(f16, TP_F16, block16(TP_F16, data, n, bounds, out),
 KERNEL(bf16, TP_BF16, block16(TP_BF16, data, n, bounds, out),
        block32(TP_BF16, false, data, n, bounds, out))
 
+/* None: they would gain little. */
+#define f64_lean NULL
+#define f32_lean NULL
+#define f16_lean NULL
+#define bf16_lean NULL
+
 TP_KERNEL_TABLE(neon)
 
 #else

@@ -174,4 +174,10 @@ KERNEL(f32, TP_F32)
 KERNEL(f16, TP_F16)
 KERNEL(bf16, TP_BF16)
 
+/* None: they would gain little. */
+#define f64_lean NULL
+#define f32_lean NULL
+#define f16_lean NULL
+#define bf16_lean NULL
+
 TP_KERNEL_TABLE(scalar)

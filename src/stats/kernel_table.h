@@ -1,6 +1,6 @@
 /* How a kernel file ends: its functions as the table of one instruction set, and the look-up in it.
  * Before this the file has defined, for any dtype, `spread` and `find`, and for each of f64, f32,
- * f16 and bf16 <type>_clean and <type>_masked. */
+ * f16 and bf16 <type>_clean, <type>_lean and <type>_masked. */
 #ifndef TP_STATS_KERNEL_TABLE_H
 #define TP_STATS_KERNEL_TABLE_H
 
@@ -19,8 +19,8 @@
 
 #define TP_KERNEL_ROW(type, isa)                                                                   \
     {                                                                                              \
-        .name = #type "_" #isa, .clean = type##_clean, .masked = type##_masked,                    \
-        .spread = type##_spread, .find = type##_find                                               \
+        .name = #type "_" #isa, .clean = type##_clean, .lean = type##_lean,                        \
+        .masked = type##_masked, .spread = type##_spread, .find = type##_find                      \
     }
 
 #define TP_KERNEL_TABLE(isa)                                                                       \

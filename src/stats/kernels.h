@@ -9,6 +9,7 @@
 #ifndef TP_STATS_KERNELS_H
 #define TP_STATS_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "tensorprobe/stats.h"
@@ -52,6 +53,11 @@ typedef struct tp_kernel {
      * sum_sq comes out infinite or NaN, the rest of *out is worthless: use masked. So are the sums
      * of f16 and bf16 when squares leave the range of f32. */
     void (*clean)(const void *data, size_t n, const tp_bounds *bounds, tp_block *out);
+
+    /* As clean, for TP_BLOCK elements, and faster, for it counts neither zeros nor subnormal
+     * numbers. False: there are some, or eps is so large that there may be; use clean then, unless
+     * sum_sq says masked. NULL: there is no such kernel. */
+    bool (*lean)(const void *data, const tp_bounds *bounds, tp_block *out);
 
     /* For any block. Elements that are not finite add 0 to the sums. scale is a power of two, and
      * 1 unless the dtype is f64; it touches the sums only. */

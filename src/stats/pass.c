@@ -66,10 +66,29 @@ void tp_pass_see(tp_pass *pass, const tp_block *block)
     seen->max = block->max > seen->max ? block->max : seen->max;
 }
 
-static tp_part read_block(const tp_pass *pass, const void *data, size_t n, tp_block *block)
+/* After a block that the lean kernel has read in vain, so many have to be quiet before it is asked
+ * again: what is lost stays small in any mixture of blocks. */
+#define TRUST_AGAIN 16
+
+/* By the lean kernel, where blocks before this one let it be hoped that there is nothing to count.
+ * What the others give is the same, so that the result doesn't depend on it. */
+static void read_clean(tp_pass *pass, const void *data, size_t n, tp_block *block)
 {
     const tp_kernel *kernel = pass->kernel;
+    if (pass->quiet >= pass->trust && n == TP_BLOCK && kernel->lean != NULL) {
+        if (kernel->lean(data, &pass->bounds, block) || !(block->sum_sq < INFINITY)) {
+            return;
+        }
+        pass->trust = TRUST_AGAIN;
+    }
     kernel->clean(data, n, &pass->bounds, block);
+    pass->quiet = block->zeros + block->subnormal == 0 ? pass->quiet + 1 : 0;
+}
+
+static tp_part read_block(tp_pass *pass, const void *data, size_t n, tp_block *block)
+{
+    const tp_kernel *kernel = pass->kernel;
+    read_clean(pass, data, n, block);
     if (!(block->sum_sq < INFINITY) || (pass->halves && is_extreme(finite_abs_max(block)))) {
         kernel->masked(data, n, &pass->bounds, 1.0, block);
     }
@@ -275,5 +294,7 @@ void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double
     pass->bounds = bounds_of(dtype, eps);
     pass->halves = dtype == TP_F16 || dtype == TP_BF16;
     pass->wide = dtype == TP_F64 || dtype == TP_C128;
+    pass->quiet = 0;
+    pass->trust = 1;
     tp_pass_restart(pass);
 }

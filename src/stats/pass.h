@@ -20,6 +20,8 @@ typedef struct tp_pass {
     const tp_kernel *kernel;
     tp_bounds bounds;
     bool halves;    /* f16 or bf16 */
+    unsigned quiet; /* blocks, one after the other, with neither zeros nor subnormal numbers */
+    unsigned trust; /* so many of them, and the next one is read by the lean kernel */
     bool wide;      /* squares may leave the range of f64 */
     tp_block seen;  /* counts, min and max so far; its sums are not used */
     double abs_max; /* -1 while there is none */
