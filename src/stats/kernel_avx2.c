@@ -104,23 +104,49 @@ INLINE void block32(uint32_t dtype, bool clean, const uint8_t *data, size_t n,
     store(&p.s, &p.c, least32(p.min), most32(p.max), false, clean, out);
 }
 
+/* Of each group the elements 8 half to 8 half + 7. One half after the other (the block is in the
+ * cache by then), as the sums of both don't fit into the registers. */
+INLINE void lean_half(const uint8_t *from, int half, sums *s, __m256 *least, __m256 *min,
+                      __m256 *max)
+{
+    __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+    __m256d sum_abs[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+    __m256d sum_sq[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+    for (size_t i = 0; i < TP_BLOCK; i += TP_LANES) {
+        const uint8_t *at = from + 4 * i;
+        /* Half of the next block. */
+        _mm_prefetch((const char *)from + sizeof(float) * TP_BLOCK * (2 + (size_t)half) / 2 + 2 * i,
+                     _MM_HINT_T0);
+        const __m256 x = _mm256_loadu_ps((const float *)(const void *)(at + 32 * half));
+        *least = _mm256_min_ps(*least, abs_ps(x));
+        *min = _mm256_min_ps(*min, x);
+        *max = _mm256_max_ps(*max, x);
+        const __m256d wide[2] = {_mm256_cvtps_pd(_mm256_castps256_ps128(x)),
+                                 _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1))};
+        UNROLL
+        for (int v = 0; v < 2; v++) {
+            sum[v] = _mm256_add_pd(sum[v], wide[v]);
+            sum_abs[v] = _mm256_add_pd(sum_abs[v], abs_pd(wide[v]));
+            sum_sq[v] = _mm256_fmadd_pd(wide[v], wide[v], sum_sq[v]);
+        }
+    }
+    UNROLL
+    for (int v = 0; v < 2; v++) {
+        s->sum.v[2 * half + v] = sum[v];
+        s->sum_abs.v[2 * half + v] = sum_abs[v];
+        s->sum_sq.v[2 * half + v] = sum_sq[v];
+    }
+}
+
 static bool f32_lean(const void *data, const tp_bounds *bounds, tp_block *out)
 {
-    const uint8_t *from = data;
     const double bound = bounds->eps > bounds->normal ? bounds->eps : bounds->normal;
-    sums s = {lanes_all(0.0), lanes_all(0.0), lanes_all(0.0)};
+    sums s;
     __m256 least = _mm256_set1_ps(INFINITY);
     __m256 min = _mm256_set1_ps(INFINITY);
     __m256 max = _mm256_set1_ps(-INFINITY);
-    for (size_t i = 0; i < TP_BLOCK; i += TP_LANES) {
-        prefetch(from + 4 * i, TP_LANES * sizeof(float), bounds->ahead);
-        const floats x = load_floats(TP_F32, from + 4 * i);
-        least = _mm256_min_ps(least, _mm256_min_ps(abs_ps(x.v[0]), abs_ps(x.v[1])));
-        min = _mm256_min_ps(min, _mm256_min_ps(x.v[0], x.v[1]));
-        max = _mm256_max_ps(max, _mm256_max_ps(x.v[0], x.v[1]));
-        const lanes wide = widen(&x);
-        add_lanes(&s, &wide, true);
-    }
+    lean_half(data, 0, &s, &least, &min, &max);
+    lean_half(data, 1, &s, &least, &min, &max);
     store_lean(&s, least32(min), most32(max), out);
     return least32(least) >= bound;
 }
