@@ -96,6 +96,7 @@ test-python: build install ## the Python tests
 bench: build install ## measure the statistics and the cost of monitoring
 	python bench/stats.py $(ARGS)
 	python bench/overhead.py $(ARGS)
+	python bench/hooks.py
 
 .PHONY: soak
 soak: build install ## the long versions of the random tests, and four minutes of fuzzing a target

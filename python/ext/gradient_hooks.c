@@ -92,7 +92,8 @@ static bool record_targets(const output_grad *grad, PyObject *tensor, bool of_ba
         return true;
     }
     reading values;
-    const int result = reading_take(first->monitor, &view, true, first->name, &values);
+    const int result = reading_take(
+        first->monitor, &view, tensor_view_bytes(&view) > READ_AGAIN_BYTES, first->name, &values);
     bool ok = result != READ_FAILED;
     if (of_base) {
         values.ndim = grad->ndim;
@@ -359,7 +360,8 @@ bool input_grad_finish(input_grad *leader)
         return true;
     }
     reading values;
-    const int result = reading_take(monitor, &view, true, leader->row.hook->name, &values);
+    const int result = reading_take(monitor, &view, tensor_view_bytes(&view) > READ_AGAIN_BYTES,
+                                    leader->row.hook->name, &values);
     const bool ok =
         result == READ_OK ? record_target(&leader->row, &values) : result == READ_NOTHING;
     tensor_view_close(&view);

@@ -148,8 +148,10 @@ static bool record_side(module_hook *hook, const frame *running, enum side side,
     }
     for (uint32_t i = 0; i < tensors->count; i++) {
         reading values;
-        const int result =
-            reading_take(hook->monitor, &tensors->items[i], true, hook->name, &values);
+        const tensor_view *view = &tensors->items[i];
+        /* Where there are gradients modules share the hooks of what they remember. */
+        const bool remember = running->gradients || tensor_view_bytes(view) > READ_AGAIN_BYTES;
+        const int result = reading_take(hook->monitor, view, remember, hook->name, &values);
         if (result == READ_FAILED) {
             return false;
         }

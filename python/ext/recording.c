@@ -4,10 +4,27 @@
 
 #include "stats/split.h"
 
-/* In memory such a view has the other sign. Only views made by conj().imag and the like. */
-static int is_negative_view(core_state *state, PyObject *tensor)
+/* Several elements, one behind the other. */
+static bool is_dense(const tp_tensor *data)
 {
-    PyObject *answer = PyObject_CallFunctionObjArgs(state->is_neg, tensor, NULL);
+    int64_t count = 1;
+    for (uint32_t i = data->ndim; i-- > 0;) {
+        if (data->shape[i] != 1 && data->strides != NULL && data->strides[i] != count) {
+            return false;
+        }
+        count *= data->shape[i];
+    }
+    return count > 1;
+}
+
+/* In memory such a view has the other sign. Only views made by conj().imag and the like: between
+ * two of its elements is a real part. That is seen sooner than torch answers. */
+static int is_negative_view(core_state *state, const tensor_view *view)
+{
+    if (is_dense(&view->data)) {
+        return 0;
+    }
+    PyObject *answer = PyObject_CallFunctionObjArgs(state->is_neg, view->tensor, NULL);
     if (answer == NULL) {
         return -1;
     }
@@ -145,7 +162,7 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
             return READ_OK;
         }
     }
-    const int negative = by_torch ? 0 : is_negative_view(monitor->state, view->tensor);
+    const int negative = by_torch ? 0 : is_negative_view(monitor->state, view);
     if (negative < 0) {
         return READ_FAILED;
     }

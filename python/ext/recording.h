@@ -20,6 +20,9 @@ typedef struct reading {
 #define READ_NOTHING 1 /* can't be read (counted and warned of), or not open any more */
 #define READ_FAILED 2  /* an error is set */
 
+/* A smaller tensor is read again in less time than it takes to remember that it has been read. */
+#define READ_AGAIN_BYTES 1024
+
 /* Reads the tensor (GIL released from 4 MiB on). remember: look into the memo first, and remember.
  * The view must stay open while the reading is used. name is for the warning. */
 int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
