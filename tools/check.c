@@ -145,6 +145,9 @@ static void print_files(const tp_config *config)
         print_ops(config);
         puts("");
     }
+    if ((config->formats & TP_FORMAT_SQLITE) != 0) {
+        puts("writes an SQLite database with all statistics");
+    }
     if ((config->formats & TP_FORMAT_TENSORBOARD) != 0) {
         printf("writes event files for TensorBoard:");
         print_ops(config);

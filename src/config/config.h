@@ -12,6 +12,7 @@
 #define TP_FORMAT_CSV 1u
 #define TP_FORMAT_TENSORBOARD 2u
 #define TP_FORMAT_API 4u /* nothing on disk but the journal */
+#define TP_FORMAT_SQLITE 8u
 
 #define TP_DEVICE_PATH_NATIVE 0u /* the kernels, where they can read the tensor */
 #define TP_DEVICE_PATH_TORCH 1u  /* torch operations, for every tensor */

@@ -119,7 +119,7 @@ static const tp_config_field journal_fields[] = {
 };
 static const tp_config_members journal_members = {journal_fields, LENGTH(journal_fields)};
 
-static const char *const format_words[] = {"tensorboard", "csv", "api", "database", NULL};
+static const char *const format_words[] = {"tensorboard", "csv", "sqlite", "api", "database", NULL};
 static const char *const input_grad_words[] = {"module", "tensor", NULL};
 static const char *const device_path_words[] = {"native", "torch", NULL};
 
@@ -238,10 +238,11 @@ static const tp_config_field root_fields[] = {
      AT(formats),
      .choices = format_words,
      .type =
-         "`\"tensorboard\"`, `\"csv\"`, `\"api\"` (no files but the journal), or a list of them",
-     .schema = "\"anyOf\": [{\"enum\": [\"tensorboard\", \"csv\", \"api\", \"database\"]}, "
-               "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"enum\": [\"tensorboard\", "
-               "\"csv\", \"api\", \"database\"]}}]",
+         "`\"tensorboard\"`, `\"csv\"`, `\"sqlite\"`, `\"api\"` (no files but the journal), or a "
+         "list of them",
+     .schema = "\"anyOf\": [{\"enum\": [\"tensorboard\", \"csv\", \"sqlite\", \"api\", "
+               "\"database\"]}, {\"type\": \"array\", \"minItems\": 1, \"items\": {\"enum\": "
+               "[\"tensorboard\", \"csv\", \"sqlite\", \"api\", \"database\"]}}]",
      .fallback = "\"tensorboard\"",
      .for_watch = "[\"csv\", \"tensorboard\"]",
      .does = "the files that are written beside the journal"},

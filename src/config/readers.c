@@ -144,13 +144,13 @@ tp_status tp_config_read_ops(const tp_config_text *text, const tp_config_field *
     return TP_OK;
 }
 
-#define DATABASE 3     /* of the format's choices */
+#define DATABASE 4     /* of the format's choices */
 #define SAID_SO 0x100u /* beside TP_FORMAT_…: the warning has been given */
 
 static tp_status read_one_format(const tp_config_text *text, const tp_config_field *spec,
                                  json_t *value, const tp_place *place, uint32_t *formats)
 {
-    static const uint32_t bits[] = {TP_FORMAT_TENSORBOARD, TP_FORMAT_CSV,
+    static const uint32_t bits[] = {TP_FORMAT_TENSORBOARD, TP_FORMAT_CSV, TP_FORMAT_SQLITE,
                                     TP_FORMAT_API, [DATABASE] = TP_FORMAT_API};
     uint32_t choice = 0;
     tp_status status = tp_config_read_word(text, spec, value, place, &choice);

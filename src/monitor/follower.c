@@ -15,7 +15,8 @@
 #define CURSOR_NS UINT64_C(20000000)
 #define CURSOR_PAUSES UINT64_C(20)
 
-static const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard, &tp_sink_anomaly};
+static const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard, &tp_sink_anomaly,
+                                       &tp_sink_sqlite};
 
 #define SINKS (sizeof sinks / sizeof sinks[0])
 
@@ -160,9 +161,26 @@ static tp_status advance(tp_follower *follower, tp_position position, tp_error *
     return tp_clock_monotonic() < follower->store_at ? TP_OK : store_cursor(follower, error);
 }
 
+/* A sink remembers series by the numbers of their keys, which are those of one attempt. */
+static tp_status begin_attempt(tp_follower *follower, tp_error *error)
+{
+    tp_status status = store_cursor(follower, error);
+    if (status == TP_OK) {
+        close_sink(follower);
+        status = open_sink(follower, error);
+    }
+    return status;
+}
+
 static tp_status write_step(tp_follower *follower, const tp_batch *batch, const tp_names *names,
                             tp_error *error)
 {
+    if (follower->cursor.any && follower->cursor.attempt != batch->attempt) {
+        tp_status status = begin_attempt(follower, error);
+        if (status != TP_OK) {
+            return status;
+        }
+    }
     if ((batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) == 0) {
         tp_status status = follower->sink->write(follower->private, batch, names, error);
         if (status != TP_OK) {

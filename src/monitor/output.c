@@ -13,10 +13,14 @@
 #include "monitor/rule_options.h"
 #include "monitor/run.h"
 
-enum { CSV, TENSORBOARD, ANOMALY, FOLLOWERS };
+enum { CSV, TENSORBOARD, SQLITE, ANOMALY, FOLLOWERS };
 
 static const tp_sink *const sinks[FOLLOWERS] = {
-    [CSV] = &tp_sink_csv, [TENSORBOARD] = &tp_sink_tensorboard, [ANOMALY] = &tp_sink_anomaly};
+    [CSV] = &tp_sink_csv,
+    [TENSORBOARD] = &tp_sink_tensorboard,
+    [SQLITE] = &tp_sink_sqlite,
+    [ANOMALY] = &tp_sink_anomaly,
+};
 
 struct tp_output {
     tp_writer_options options;
@@ -64,6 +68,8 @@ static bool is_wanted(const tp_config *config, uint32_t follower)
         return (config->formats & TP_FORMAT_CSV) != 0;
     case TENSORBOARD:
         return (config->formats & TP_FORMAT_TENSORBOARD) != 0;
+    case SQLITE:
+        return (config->formats & TP_FORMAT_SQLITE) != 0;
     default:
         return config->alert_dump && config->rule_count > 0;
     }

@@ -63,5 +63,6 @@ typedef struct tp_sink {
 extern const tp_sink tp_sink_csv;
 extern const tp_sink tp_sink_tensorboard;
 extern const tp_sink tp_sink_anomaly;
+extern const tp_sink tp_sink_sqlite;
 
 #endif

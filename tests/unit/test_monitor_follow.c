@@ -51,26 +51,45 @@ static int remove_base(void **state)
     return system(command);
 }
 
-/* Another process appends an attempt, in a segment of its own, and is killed before it follows. */
-static void append_attempt(uint32_t attempt)
+/* Another process appends an attempt, in a segment of its own, and is killed before it follows.
+ * others: so many keys have got their number before ours, and a record. */
+static void append_attempt_behind(uint32_t attempt, uint32_t others)
 {
     const tp_run_info run = {.run_id = "follow", .attempt = attempt};
     tp_registry *registry;
     tp_journal *journal;
     uint32_t id;
-    tp_record record = {.state = TP_SLOT_DONE, .kind = TP_RECORD_STATS, .dtype = TP_F64};
-    record.u.stats.count = 1;
+    tp_record records[4] = {0};
+    assert_true(others < 4);
+    for (uint32_t i = 0; i <= others; i++) {
+        records[i] = (tp_record){.state = TP_SLOT_DONE, .kind = TP_RECORD_STATS, .dtype = TP_F64};
+        records[i].u.stats.count = 1;
+        records[i].key = i;
+    }
     assert_int_equal(tp_registry_new(&registry), TP_OK);
+    for (uint32_t i = 0; i < others; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "other%u", i);
+        const tp_key other = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE};
+        assert_int_equal(tp_registry_add_key(registry, &other, &id), TP_OK);
+    }
     assert_int_equal(tp_registry_add_key(registry, &key, &id), TP_OK);
     assert_int_equal(tp_registry_add_shape(registry, 1, dims, &id), TP_OK);
     assert_int_equal(tp_journal_open(&journal, directory, &run, registry, 0, NULL), TP_OK);
     for (uint32_t i = 0; i < STEPS; i++) {
-        const tp_batch batch = {
-            .step = attempt * STEPS + i, .attempt = attempt, .count = 1, .records = &record};
+        const tp_batch batch = {.step = attempt * STEPS + i,
+                                .attempt = attempt,
+                                .count = others + 1,
+                                .records = records};
         assert_int_equal(tp_journal_append_batch(journal, &batch, NULL), TP_OK);
     }
     assert_int_equal(tp_journal_close(&journal, NULL), TP_OK);
     tp_registry_free(registry);
+}
+
+static void append_attempt(uint32_t attempt)
+{
+    append_attempt_behind(attempt, 0);
 }
 
 static void segment_path(char path[TP_PATH_MAX], unsigned segment)
@@ -171,6 +190,25 @@ static void test_damaged_definitions(void **state)
     assert_int_equal(follow(), 0);
 }
 
+/* A key's number is one of its attempt: two that are followed in one go call it 2, and 0. */
+static void test_other_numbers(void **state)
+{
+    (void)state;
+    append_attempt_behind(1, 2);
+    append_attempt_behind(2, 0);
+    assert_int_equal(follow(), 2 * STEPS);
+    for (unsigned step = 0; step < 3 * STEPS; step++) {
+        char name[64];
+        char path[TP_PATH_MAX];
+        tp_buf text = TP_BUF_INIT;
+        snprintf(name, sizeof name, "grad_reduced_%u-%u.csv", step, step);
+        tp_path_join(path, directory, name);
+        assert_int_equal(tp_file_read(path, &text, NULL), TP_OK);
+        assert_non_null(memmem(text.data, text.size, "\n0,fc1.weight,", 14));
+        tp_buf_free(&text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +216,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stop, run_monitor, remove_base),
         cmocka_unit_test_setup_teardown(test_removed_segment, run_monitor, remove_base),
         cmocka_unit_test_setup_teardown(test_damaged_definitions, run_monitor, remove_base),
+        cmocka_unit_test_setup_teardown(test_other_numbers, run_monitor, remove_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -235,11 +235,12 @@ static void test_unknown_series_are_left_out(void **state)
 static void test_wrong_cursors_are_refused(void **state)
 {
     static const uint32_t ops[] = {TP_OP_NORM};
-    const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard};
+    const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard, &tp_sink_sqlite,
+                                    &tp_sink_anomaly};
     fixture *f = *state;
     const tp_sink_options options = {f->directory, 3, 1, ops, 0, 1};
     uint8_t bytes[2000] = {0};
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof sinks / sizeof sinks[0]; i++) {
         void *private = tp_calloc(1, sinks[i]->private_size);
         assert_int_equal(sinks[i]->open(private, &options, bytes, sizeof bytes, NULL),
                          TP_ERR_CORRUPT);
