@@ -207,6 +207,17 @@ static bool is_open(const journal_object *self)
     return true;
 }
 
+/* frames_only(): from here on items tell what they are, and their step, and no more is read. */
+static PyObject *journal_frames_only(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    journal_object *self = (journal_object *)object;
+    if (!is_open(self)) {
+        return NULL;
+    }
+    tp_reader_limit(self->reader, 0, UINT64_MAX, true);
+    Py_RETURN_NONE;
+}
+
 /* next(records=True) */
 static PyObject *journal_next(PyObject *object, PyObject *args, PyObject *kwargs)
 {
@@ -381,6 +392,9 @@ static PyMethodDef journal_methods[] = {
     {"next", (PyCFunction)(void (*)(void))journal_next, METH_VARARGS | METH_KEYWORDS,
      "next($self, records=True)\n--\n\nThe next item as a dict, None when there is nothing more at "
      "present. ValueError at a damaged place; the next call goes on behind it."},
+    {"frames_only", journal_frames_only, METH_NOARGS,
+     "frames_only($self, /)\n--\n\nFrom here on items tell what they are, and their step; their "
+     "contents are passed over."},
     {"series", (PyCFunction)(void (*)(void))journal_series, METH_VARARGS | METH_KEYWORDS,
      "series($self, name, quantity, role=None, op='norm', slot=-2, call=-1, micro_step=-1)\n--\n\n"
      "Steps and values of one series in what is still ahead."},

@@ -95,8 +95,12 @@ class Journal:
         self.damaged = 0
         self.run: dict[str, Any] = _core.JournalReader(self.directory).run
 
-    def _items(self, *, records: bool) -> Iterator[dict[str, Any]]:
+    def _items(
+        self, *, records: bool = False, frames_only: bool = False
+    ) -> Iterator[dict[str, Any]]:
         reader = _core.JournalReader(self.directory)
+        if frames_only:
+            reader.frames_only()
         self.damaged = 0
         while True:
             try:
@@ -114,13 +118,13 @@ class Journal:
 
     def steps(self) -> Iterator[Step]:
         """Every step without its records."""
-        return (_step(item) for item in self._items(records=False) if item["type"] == "step")
+        return (_step(item) for item in self._items() if item["type"] == "step")
 
     def alerts(self) -> list[Alert]:
         """Every alert, in order of steps and, within a step, of execution."""
         found = [
             _alert(values)
-            for item in self._items(records=False)
+            for item in self._items()
             if item["type"] == "alerts"
             for values in item["alerts"]
         ]
@@ -130,13 +134,14 @@ class Journal:
     def closed(self) -> bool:
         """The monitor ended cleanly."""
         last = None
-        for item in self._items(records=False):
+        for item in self._items(frames_only=True):
             last = item["type"]
         return last == "close"
 
     def defined(self) -> list[dict[str, Any]]:
         """The series that were recorded: name, row, quantity, role, vpp_stage, slot."""
         reader = _core.JournalReader(self.directory)
+        reader.frames_only()
         while True:
             try:
                 if reader.next(records=False) is None:

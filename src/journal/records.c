@@ -14,15 +14,81 @@
 
 _Static_assert(sizeof(tp_record) == RECORD_SIZE, "a record is three cache lines");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "records are stored as they lie in memory");
+               "records are stored as they lie in memory, and bytes are counted so in words");
 
-/* Deals out the bytes of items from `first` up to `end` (not included). */
+static inline void exchange(uint64_t *a, uint64_t *b, unsigned bits, uint64_t mask)
+{
+    const uint64_t t = (*a >> bits ^ *b) & mask;
+    *a ^= t << bits;
+    *b ^= t;
+}
+
+/* Rows of 8 bytes become columns: byte b of word k becomes byte k of word b. */
+static inline void turn(uint64_t w[8])
+{
+    const uint64_t bytes = UINT64_C(0x00ff00ff00ff00ff);
+    const uint64_t pairs = UINT64_C(0x0000ffff0000ffff);
+    const uint64_t halves = UINT64_C(0x00000000ffffffff);
+    exchange(&w[0], &w[1], 8, bytes);
+    exchange(&w[2], &w[3], 8, bytes);
+    exchange(&w[4], &w[5], 8, bytes);
+    exchange(&w[6], &w[7], 8, bytes);
+    exchange(&w[0], &w[2], 16, pairs);
+    exchange(&w[1], &w[3], 16, pairs);
+    exchange(&w[4], &w[6], 16, pairs);
+    exchange(&w[5], &w[7], 16, pairs);
+    exchange(&w[0], &w[4], 32, halves);
+    exchange(&w[1], &w[5], 32, halves);
+    exchange(&w[2], &w[6], 32, halves);
+    exchange(&w[3], &w[7], 32, halves);
+}
+
+/* Deals out the bytes of items from `first` up to `end` (not included), eight by eight. */
 static void deal_out(uint8_t *planes, const uint8_t *items, uint32_t size, uint64_t count,
                      uint64_t first, uint64_t end)
 {
-    for (uint32_t p = 0; p < size; p++) {
-        for (uint64_t i = first; i < end; i++) {
-            planes[p * count + i] = items[(i - first) * size + p];
+    const uint64_t most = end - first;
+    for (uint32_t p = 0; p < size; p += 8) {
+        uint64_t i = 0;
+        for (; i + 8 <= most; i += 8) {
+            uint64_t w[8];
+            for (unsigned k = 0; k < 8; k++) {
+                memcpy(&w[k], items + (i + k) * size + p, 8);
+            }
+            turn(w);
+            for (unsigned k = 0; k < 8; k++) {
+                memcpy(planes + (p + k) * count + first + i, &w[k], 8);
+            }
+        }
+        for (; i < most; i++) {
+            for (unsigned k = 0; k < 8; k++) {
+                planes[(p + k) * count + first + i] = items[i * size + p + k];
+            }
+        }
+    }
+}
+
+/* The inverse. */
+static void gather(uint8_t *items, const uint8_t *planes, uint32_t size, uint64_t count,
+                   uint64_t first, uint64_t end)
+{
+    const uint64_t most = end - first;
+    for (uint32_t p = 0; p < size; p += 8) {
+        uint64_t i = 0;
+        for (; i + 8 <= most; i += 8) {
+            uint64_t w[8];
+            for (unsigned k = 0; k < 8; k++) {
+                memcpy(&w[k], planes + (p + k) * count + first + i, 8);
+            }
+            turn(w);
+            for (unsigned k = 0; k < 8; k++) {
+                memcpy(items + (i + k) * size + p, &w[k], 8);
+            }
+        }
+        for (; i < most; i++) {
+            for (unsigned k = 0; k < 8; k++) {
+                items[i * size + p + k] = planes[(p + k) * count + first + i];
+            }
         }
     }
 }
@@ -74,11 +140,7 @@ tp_status tp_planes_get(const uint8_t *planes, uint64_t available, uint32_t stor
     }
     for (uint64_t tile = 0; tile < count; tile += TILE) {
         uint64_t end = count - tile < TILE ? count : tile + TILE;
-        for (uint32_t p = 0; p < size; p++) {
-            for (uint64_t i = tile; i < end; i++) {
-                bytes[i * size + p] = planes[p * count + i];
-            }
-        }
+        gather(bytes + tile * size, planes, size, count, tile, end);
     }
     return TP_OK;
 }

@@ -7,7 +7,7 @@
 #include "base/buf.h"
 #include "tensorprobe/record.h"
 
-/* Appends `count` items of this many bytes, dealt out by bytes. */
+/* Appends `count` items of this many bytes (a multiple of 8), dealt out by bytes. */
 void tp_planes_put(tp_buf *out, const void *items, uint32_t size, uint64_t count);
 
 /* Reads such into items (emptied first). `available` bytes are there; stored_size may exceed size:
