@@ -21,7 +21,8 @@ typedef struct tp_adam_options {
     double eps;  /* of the optimizer, >= 0; not the eps of `zeros` */
     double step; /* how many updates are in the moments, from 1; 0: no bias correction */
 
-    /* Of the update and of the ratio: eps, bins, exponents as in tp_stats_compute_with; no hash. */
+    /* Of the update and of the ratio: eps, bins and exponents as in tp_stats_compute_with. No hash;
+     * the calling thread alone reads. */
     tp_stats_options update;
     tp_stats_options ratio;
 } tp_adam_options;

@@ -128,10 +128,8 @@ NUMBER(multiply_double, double, int64_t, *)
                 divide_##type(from, size, low, high, bins, width, last, number);                   \
             }                                                                                      \
             for (size_t i = 0; i < size; i++) { /* outside all bits become 1: TP_NO_BIN */         \
-                number[i] |= (integer)((from[i] >= low) & (from[i] <= high)) - 1;                  \
-            }                                                                                      \
-            for (size_t i = 0; i < size; i++) {                                                    \
-                bin[start + i] = (uint8_t)number[i];                                               \
+                const integer outside = (integer)((from[i] >= low) & (from[i] <= high)) - 1;       \
+                bin[start + i] = (uint8_t)(number[i] | outside);                                   \
             }                                                                                      \
         }                                                                                          \
     }

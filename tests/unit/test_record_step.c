@@ -68,10 +68,10 @@ static void put_histogram(tp_step *step, tp_record *slot, uint64_t i)
     assert_true(tp_step_add_histogram(step, slot, &options));
 }
 
-static void check_histogram(const tp_batch *batch, uint64_t i)
+static void check_histogram(const tp_batch *batch, const tp_record *record, uint64_t i)
 {
     tp_histogram found;
-    assert_int_equal(tp_batch_histogram(batch, &batch->records[i], &found), TP_OK);
+    assert_int_equal(tp_batch_histogram(batch, record, &found), TP_OK);
     assert_int_equal(found.bin_count, i % 40);
     assert_true(found.low == -(double)i && found.high == 0.25);
     for (uint32_t k = 0; k < found.bin_count; k++) {
@@ -105,7 +105,7 @@ static void test_histograms(void **state)
         assert_int_equal(tp_batch_histogram(&batch, &batch.records[2], &none), TP_ERR_NOTFOUND);
         for (uint64_t i = 0; i < counts[round]; i++) {
             if (i != 2) {
-                check_histogram(&batch, i);
+                check_histogram(&batch, &batch.records[i], i);
             }
         }
         tp_step_fill(step, later);
@@ -113,7 +113,7 @@ static void test_histograms(void **state)
         assert_int_equal(tp_step_view(step, &batch), TP_OK);
         assert_int_equal(batch.flags, 0);
         for (uint64_t i = 0; i < counts[round]; i++) {
-            check_histogram(&batch, i);
+            check_histogram(&batch, &batch.records[i], i);
         }
         assert_int_equal(tp_batch_histogram(&batch, &batch.records[counts[round]], &none),
                          TP_ERR_NOTFOUND);
@@ -123,6 +123,32 @@ static void test_histograms(void **state)
     assert_int_equal(tp_step_view(step, &batch), TP_OK);
     assert_null(batch.arena);
     assert_int_equal(batch.arena_size, 0);
+    tp_step_free(step);
+}
+
+/* Without memory the record is good, and has no histogram. */
+static void test_no_memory_for_histograms(void **state)
+{
+    (void)state;
+    uint64_t bins[1] = {7};
+    const tp_stats_options options = {.bins = bins, .bin_count = 1, .low = 0, .high = 1};
+    tp_batch batch;
+    tp_histogram found;
+    tp_step *step = open_step(8);
+    tp_record *slot = tp_step_reserve(step, 1);
+    tp_mem_fail_after(1);
+    assert_false(tp_step_add_histogram(step, slot, &options));
+    tp_mem_fail_after(0);
+    tp_step_fill(step, slot);
+    slot = tp_step_reserve(step, 1);
+    assert_true(tp_step_add_histogram(step, slot, &options));
+    tp_step_fill(step, slot);
+    tp_step_close(step);
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.errors, 1);
+    assert_int_equal(tp_batch_histogram(&batch, &batch.records[0], &found), TP_ERR_NOTFOUND);
+    assert_int_equal(tp_batch_histogram(&batch, &batch.records[1], &found), TP_OK);
+    assert_int_equal(found.bins[0], 7);
     tp_step_free(step);
 }
 
@@ -221,6 +247,7 @@ static void *add_many(void *argument)
     for (uint32_t i = 0; i < EACH; i++) {
         tp_record *slot = tp_step_reserve(argument, i);
         slot->u.stats.count = i;
+        put_histogram(argument, slot, i);
         tp_step_fill(argument, slot);
     }
     return NULL;
@@ -245,6 +272,7 @@ static void test_threads(void **state)
     for (uint64_t i = 0; i < batch.count; i++) {
         assert_int_equal(batch.records[i].order, i);
         assert_int_equal(batch.records[i].u.stats.count, batch.records[i].key);
+        check_histogram(&batch, &batch.records[i], batch.records[i].key);
         seen[batch.records[i].key]++;
     }
     for (uint32_t i = 0; i < EACH; i++) {
@@ -258,6 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_histograms),
+        cmocka_unit_test(test_no_memory_for_histograms),
         cmocka_unit_test(test_wrong_places_of_histograms),
         cmocka_unit_test(test_filled_later),
         cmocka_unit_test(test_no_memory),
