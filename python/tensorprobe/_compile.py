@@ -11,11 +11,13 @@ being traced.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import sys
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,15 +131,25 @@ def is_supported() -> bool:
 # ---- What is traced ----
 
 
+def _elements(value: Any) -> list[Any] | None:
+    """What a container holds, in order; None: it is none."""
+    if isinstance(value, (tuple, list, deque)):
+        return list(value)
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return None
+
+
 def _add_tensors(value: Any, integers: bool, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
         if integers or value.is_floating_point() or value.is_complex():
             found.append(value)
-    elif isinstance(value, (tuple, list)):
-        for element in value:
-            _add_tensors(element, integers, found)
-    elif isinstance(value, dict):
-        for element in value.values():
+        return
+    elements = _elements(value)
+    if elements is not None:
+        for element in elements:
             _add_tensors(element, integers, found)
 
 
@@ -276,11 +288,8 @@ class TraceableHook:
     def _of_output(self, side: int, output: Any) -> list[torch.Tensor]:
         if isinstance(output, torch.Tensor):
             return self._tensors(side, [output], (0, 1))
-        if isinstance(output, dict):
-            return self._tensors(side, list(output.values()), (len(output),))
-        if isinstance(output, (tuple, list)):
-            return self._tensors(side, list(output), (len(output),))
-        return []
+        elements = _elements(output)
+        return [] if elements is None else self._tensors(side, elements, (len(elements),))
 
     def forward_pre(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

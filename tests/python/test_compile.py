@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import gc
 import io
 import math
 import pickle
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -527,3 +529,58 @@ def test_export_is_no_forward(tmp_path: Path) -> None:
     assert step.micro_steps == 2
     assert {r["micro_step"] for r in step.records if r["name"] == "head"} == {0, 1}
     assert session.counters()["unreadable"] == 0
+
+
+@dataclasses.dataclass
+class Answer:
+    """What a module may return."""
+
+    scores: Tensor
+    label: str
+    more: list[Tensor | None]
+
+
+class Answering(nn.Module):
+    """Returns what it is told to put its two tensors into, and takes such a thing."""
+
+    def __init__(self, pack: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.pack = pack
+
+    def forward(self, x: Tensor, *, like: Any) -> Any:
+        return self.pack(3 * x, x - 1)
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda one, two: Answer(one, "first", [None, two]),
+        lambda one, two: {"one": one, "two": (two, 3)},
+        lambda one, two: deque([one, two]),
+        lambda one, two: torch.return_types.max((one, two)),
+    ],
+)
+def test_containers_are_taken_apart(pack: Callable[[Tensor, Tensor], Any], tmp_path: Path) -> None:
+    model = nn.ModuleDict({"first": nn.Linear(4, 4), "answer": Answering(pack)})
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path)
+    x = torch.randn(2, 4)
+    like = Answer(torch.ones(5), "like", [])
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def run(x: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        _compile._add_tensors(model["answer"](model["first"](x), like=like), False, found)
+        return found[0].sum() + found[1].sin().sum()
+
+    y = 3 * model["first"](x).detach()
+    run(x).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    session.close()
+    (step,) = tensorprobe.Journal(session.directory)
+    rows = {(r["quantity"], r["role"], r["slot"]): r["norm"] for r in step.records}
+    assert rows["actv", "input", 1] == pytest.approx(math.sqrt(5))
+    assert rows["actv", "output", 0] == pytest.approx(float(y.norm()))
+    assert rows["actv", "output", 1] == pytest.approx(float((y / 3 - 1).norm()))
+    assert rows["actv_grad", "output", 0] == pytest.approx(math.sqrt(8))
+    assert rows["actv_grad", "output", 1] == pytest.approx(float((y / 3 - 1).cos().norm()))
