@@ -1,5 +1,5 @@
-/* Loops that bench/stats.py calls through ctypes, so that no call from Python lies between two reads.
- * Each returns the nanoseconds that `repeats` calls took. */
+/* Loops that bench/stats.py calls through ctypes, so that no call from Python lies between two
+ * reads. Each returns the nanoseconds that `repeats` calls took. */
 #include <stdlib.h>
 #include <time.h>
 

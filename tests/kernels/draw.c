@@ -77,6 +77,7 @@ enum {
     CANCELLING,
     LIMITS,
     SCALED,
+    SHIFTED,
     INTEGERS,
     KINDS
 };
@@ -97,6 +98,8 @@ static double draw_value(int kind, double parameter, size_t i)
         return parameter;
     case SCALED:
         return (uniform() - 0.5) * parameter;
+    case SHIFTED:
+        return uniform() + parameter;
     case SMALL_SET:
         return set[draw_below(sizeof(set) / sizeof(set[0]))];
     case HUGE_VALUES:
@@ -186,6 +189,9 @@ static void fill(uint32_t dtype, uint8_t *data, size_t n)
     if (kind == SCALED) { /* any magnitude of an f32, or of an f64 */
         const int range = draw_below(4) == 0 ? 1070 : 148;
         parameter = ldexp(1.0, (int)draw_below(2 * (uint64_t)range) - range);
+    }
+    if (kind == SHIFTED) { /* where the mean is about 1, or 32, standard deviations from 0 */
+        parameter = draw_below(2) == 0 ? 0.2 * uniform() - 0.3 : 8.0 + 3.0 * uniform();
     }
     for (size_t i = 0; i < n; i++) {
         if (i % change == 0 && i > 0) {

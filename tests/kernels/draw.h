@@ -1,5 +1,5 @@
-/* Random tensors for the tests of the statistics: every dtype, length, layout and kind of content, in
- * memory that ends at pages which can't be touched. */
+/* Random tensors for the tests of the statistics: every dtype, length, layout and kind of content,
+ * in memory that ends at pages which can't be touched. */
 #ifndef TP_TESTS_KERNELS_DRAW_H
 #define TP_TESTS_KERNELS_DRAW_H
 
@@ -40,8 +40,8 @@ void draw_next(draw_tensor *out, uint32_t dtype);
 /* A contiguous one of more than 1 MiB, up to DRAW_LARGE_BYTES. */
 void draw_large(draw_tensor *out, uint32_t dtype);
 
-/* Guarded memory with nothing in it yet: at_end says whether the page behind it is the guard, or the
- * one before it. At most DRAW_LARGE_BYTES. */
+/* Guarded memory with nothing in it yet: at_end says whether the page behind it is the guard, or
+ * the one before it. At most DRAW_LARGE_BYTES. */
 uint8_t *draw_place(size_t bytes, bool at_end);
 
 /* Elements that may be touched (the offset of the first one, *start, among them), or SIZE_MAX when

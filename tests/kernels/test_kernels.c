@@ -1,8 +1,8 @@
 /* Every kernel gives the bytes of the scalar one, the specification: for random tensors of every
  * dtype, length, layout and kind of content, with everything that can be asked for beside the
  * statistics; and what can be said in advance is found. TP_TEST_SEED and TP_TEST_CASES change the
- * draw. `test_kernels --write FILE` writes random tensors with what the specification finds in them,
- * which tests/python/test_kernels.py compares with NumPy. */
+ * draw. `test_kernels --write FILE` writes random tensors with what the specification finds in
+ * them, which tests/python/test_kernels.py compares with NumPy. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -136,7 +136,7 @@ static void stream(const draw_tensor *drawn, const outputs *right)
 #define USUAL_SEED 20261130
 #define USUAL_CASES 200000
 #define PINNED_CASES 20000
-#define PINNED UINT64_C(0xb6b7428cb5db8e2)
+#define PINNED UINT64_C(0x2b9c98328d714e1c)
 
 static uint64_t digest(uint64_t so_far, const void *data, size_t size)
 {
@@ -383,8 +383,8 @@ static void more_than_four_billion(void **unused)
     assert_int_equal(tp_stats_compute(&tensor, 0.0, &stats), TP_ERR_ARGUMENT);
 }
 
-/* The same really read, from pages of which only the last is there: the place of the largest element
- * needs more than 32 bits. */
+/* The same really read, from pages of which only the last is there: the place of the largest
+ * element needs more than 32 bits. */
 static void more_than_four_billion_read(void **unused)
 {
     (void)unused;
@@ -445,6 +445,9 @@ static int write_cases(const char *path)
     for (uint64_t i = 0; file != NULL && i < count; i++) {
         draw_tensor drawn = {.threads = 1};
         draw_case(&drawn, seed + 1, i);
+        if (i % 400 == 399) { /* of many blocks */
+            draw_large(&drawn, 1 + (uint32_t)(i / 400 % DTYPES));
+        }
         const tp_tensor *tensor = &drawn.tensor;
         compute(&drawn, WITH_BINS | WITH_EXPONENTS | WITH_HASH, TP_ISA_SCALAR, &right);
         const uint64_t words[] = {tensor->dtype, tensor->ndim, drawn.bytes, drawn.bin_count,

@@ -128,6 +128,25 @@ def test_nothing_waits_for_a_device_or_lands_on_another(dtype: torch.dtype) -> N
     assert torch.is_grad_enabled()
 
 
+class Negated(nn.Module):
+    """Returns a view whose sign is only a flag."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.complex(x, x + 1.0).conj().imag
+
+
+def test_a_hook_records_what_the_kernels_cant_read(tmp_path: Path) -> None:
+    model = nn.Sequential(Negated())
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+    config = {"targets": {"0": {"output": "tensor"}}, "device_path": "torch", "ops": ["max"]}
+    with tensorprobe.watch(model, optimizer, output_dir=str(tmp_path), config=config) as monitor:
+        assert model(torch.ones(5)).is_neg()
+        optimizer.step()
+        assert monitor.counters()["unreadable"] == 0
+    (table,) = tmp_path.glob("*/actv_[0-9]*.csv")
+    assert pd.read_csv(table)["max"].tolist() == [-2.0]
+
+
 @contextlib.contextmanager
 def watched(model: nn.Module, optimizer: Any, folder: Path, path: str) -> Iterator[None]:
     config = {"ops": OPS, "format": "csv", "device_path": path, "strict": True}
