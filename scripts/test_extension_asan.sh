@@ -22,5 +22,6 @@ export ASAN_OPTIONS=detect_leaks=0
 export UBSAN_OPTIONS=print_stacktrace=1
 LD_PRELOAD="$(library libasan.so) $(library libubsan.so) $(library libstdc++.so.6)" \
     python -m pytest -q -m "not slow" tests/python/test_api.py tests/python/test_hooks.py \
-    tests/python/test_dynamic.py tests/python/test_odd_runs.py tests/python/test_tables.py \
-    tests/python/test_trainer_mon.py "$@"
+    tests/python/test_checkpointing.py tests/python/test_dynamic.py \
+    tests/python/test_input_gradients.py tests/python/test_modules.py tests/python/test_odd_runs.py \
+    tests/python/test_tables.py tests/python/test_trainer_mon.py "$@"

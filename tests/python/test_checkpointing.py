@@ -245,31 +245,37 @@ def test_transformers_own_checkpointing(tmp_path: Path, use_reentrant: bool) -> 
         use_cache=False,
     )
 
-    def run(checkpointing: bool) -> tuple[Found, list[Tensor]]:
+    def run(checkpointing: bool, watch: bool = True) -> tuple[Found, list[Tensor]]:
         torch.manual_seed(0)
         model = transformers.LlamaForCausalLM(config).train()
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
             model.enable_input_require_grads()
         optimizer = torch.optim.AdamW(model.parameters())
-        with tensorprobe.watch(
-            model, optimizer, output_dir=tmp_path, config={"format": "api", "strict": True}
-        ) as session:
-            for _ in range(2):
-                ids = torch.randint(3, 50, (2, 6))
-                model(input_ids=ids, labels=ids).loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
+        session = start(model, tmp_path, optimizer) if watch else None
+        for _ in range(2):
+            ids = torch.randint(3, 50, (2, 6))
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        state = [p.detach().clone() for p in model.parameters()]
+        state += [v.clone() for p in model.parameters() for v in optimizer.state[p].values()]
+        state.append(torch.get_rng_state())
+        if session is None:
+            return {}, state
+        session.close()
         found = {
             (record["quantity"], record["row"], step.step, record["call"]): record["norm"]
             for step in tensorprobe.Journal(session.directory)
             for record in step.records
             if record["quantity"] in ("actv", "actv_grad") and math.isfinite(record["norm"])
         }
-        return found, [p.detach().clone() for p in model.parameters()]
+        return found, state
 
     expected, _ = run(checkpointing=False)
-    found, _ = run(checkpointing=True)
+    found, state = run(checkpointing=True)
+    _, unwatched = run(checkpointing=True, watch=False)
+    assert all(torch.equal(a, b) for a, b in zip(state, unwatched, strict=True))
     assert set(found) == set(expected)
     for key, norm in found.items():
         assert norm == pytest.approx(expected[key], rel=1e-4, abs=1e-7), key

@@ -230,6 +230,34 @@ def test_the_same_tensor_as_several_arguments(tmp_path: Path) -> None:
     assert equal(norm_of(records, "pair.input", "actv_grad"), cubed + 1)
 
 
+def test_inputs_that_have_no_gradient(tmp_path: Path) -> None:
+    def inner(_: nn.Module, y: Tensor, ids: Tensor, mask: Tensor, cut: Tensor, rank: Tensor) -> Any:
+        return y[ids] * mask + cut + rank.argsort(0), y.argmax(), (y > 0).double()
+
+    model = Call(
+        lambda m, x: (
+            (y := m.fc(x)) is not None
+            and m.inner(y, torch.tensor([2, 0]), draw(2, 4), y.detach()[:2], y[:2])[0].sum()
+        ),
+        fc=linear(),
+        inner=Call(inner),
+    )
+    session = start(model, tmp_path)
+    model(draw(3, 4)).backward()
+    session.step()
+    records = rows(session)
+    gradients = {
+        r["row"]: r["norm"]
+        for r in records
+        if r["name"] == "inner" and r["quantity"] == "actv_grad"
+    }
+    (mask,) = named(records, "inner.input_1")
+    assert gradients == {
+        "inner.input_0": pytest.approx(mask["norm"], rel=1e-12),
+        "inner.output_0": pytest.approx(8**0.5, rel=1e-12),
+    }
+
+
 # ---- modules that return their input ----
 
 HANDED_ON: dict[str, tuple[Callable[[Any, Tensor], Tensor], Callable[[Tensor], Tensor] | None]] = {
