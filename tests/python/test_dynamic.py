@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,9 +51,12 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str
     """Writes the watched file; DYNAMIC_MONITOR is set."""
     monkeypatch.setenv("DYNAMIC_MONITOR", "True")
     path = tmp_path / "monitor.json"
+    times = itertools.count(time.time_ns(), 10_000_000)
 
     def write(content: Any) -> str:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
+        now = next(times)  # a file system's clock may not have moved on
+        os.utime(path, ns=(now, now))
         return str(path)
 
     return write
