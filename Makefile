@@ -92,11 +92,16 @@ test-aarch64: bootstrap ## the statistics with NEON, cross-compiled, under qemu
 test-python: build install ## the Python tests
 	python -m pytest tests/python $(ARGS)
 
+.PHONY: test-oldest
+test-oldest: build ## the hooks with the oldest PyTorch that they support (downloads 3 GB into build/)
+	scripts/test_oldest.sh build/release $(ARGS)
+
 .PHONY: bench
 bench: build install ## measure the statistics and the cost of monitoring
 	python bench/stats.py $(ARGS)
 	python bench/overhead.py $(ARGS)
 	python bench/hooks.py
+	python bench/steady.py
 
 .PHONY: soak
 soak: build install ## the long versions of the random tests, and four minutes of fuzzing a target

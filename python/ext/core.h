@@ -44,6 +44,7 @@ typedef struct core_state {
     PyTypeObject *accumulate_grad_type, *copy_slices_type, *view_type; /* of nodes */
     const dl_exchange_api *exchange; /* NULL: this torch has none */
     PyObject *to_dlpack;
+    PyObject *uint8; /* a dtype */
     PyObject *is_neg;
     PyObject *disabled_dispatch; /* __torch_dispatch__ of a plain tensor type */
     PyObject *sequence_nr, *graph_task_id, *current_node;

@@ -118,6 +118,7 @@ int core_load_torch(core_state *state)
         PyObject **place;
     } wanted[] = {
         {"_C._to_dlpack", &state->to_dlpack},
+        {"uint8", &state->uint8},
         {"Tensor.is_neg", &state->is_neg},
         {"Tensor.__torch_dispatch__", &state->disabled_dispatch},
         {"_C._autograd._get_sequence_nr", &state->sequence_nr},

@@ -23,6 +23,12 @@
 #define DL_FLOAT8_E8M0FNU 14
 #define DL_FLOAT4_E2M1FN 17 /* torch: two lanes of 4 bits */
 
+typedef struct dl_dtype {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+} dl_dtype;
+
 typedef struct dl_tensor {
     void *data;
     struct {
@@ -30,11 +36,7 @@ typedef struct dl_tensor {
         int32_t id;
     } device;
     int32_t ndim;
-    struct {
-        uint8_t code;
-        uint8_t bits;
-        uint16_t lanes;
-    } dtype;
+    dl_dtype dtype;
     int64_t *shape;
     int64_t *strides; /* in elements; NULL from producers before 1.2: row-major contiguous */
     uint64_t byte_offset;

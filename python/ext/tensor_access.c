@@ -77,12 +77,54 @@ static bool explain(PyObject *tensor, tensor_view *view, const char *otherwise, 
     return true;
 }
 
+/* What older capsules don't know, by the dtype's name. They are read as bytes. */
+static bool is_of_bytes(PyObject *tensor, dl_dtype *dtype)
+{
+    static const struct {
+        const char *name;
+        dl_dtype dtype;
+    } rows[] = {
+        {"torch.bool", {DL_BOOL, 8, 1}},
+        {"torch.float8_e4m3fn", {DL_FLOAT8_E4M3FN, 8, 1}},
+        {"torch.float8_e5m2", {DL_FLOAT8_E5M2, 8, 1}},
+        {"torch.float8_e4m3fnuz", {DL_FLOAT8_E4M3FNUZ, 8, 1}},
+        {"torch.float8_e5m2fnuz", {DL_FLOAT8_E5M2FNUZ, 8, 1}},
+        {"torch.float8_e8m0fnu", {DL_FLOAT8_E8M0FNU, 8, 1}},
+    };
+    PyObject *own = PyObject_GetAttrString(tensor, "dtype");
+    PyObject *text = own == NULL ? NULL : PyObject_Str(own);
+    const char *name = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, NULL);
+    bool found = false;
+    for (size_t i = 0; name != NULL && !found && i < sizeof(rows) / sizeof(rows[0]); i++) {
+        found = strcmp(rows[i].name, name) == 0;
+        *dtype = rows[i].dtype;
+    }
+    Py_XDECREF(text);
+    Py_XDECREF(own);
+    PyErr_Clear();
+    return found;
+}
+
+/* A tensor of bytes on the same memory. It is a view, which would be a node of the graph. */
+static PyObject *as_bytes(core_state *state, PyObject *tensor)
+{
+    PyObject *view = PyObject_GetAttrString(tensor, "view");
+    PyObject *bytes = view == NULL ? NULL : core_call_without_grad(state, view, state->uint8);
+    Py_XDECREF(view);
+    return bytes;
+}
+
 /* PyTorch before 2.10: a capsule around a managed tensor, which is kept until the view is
  * closed. */
 static int view_by_capsule(core_state *state, PyObject *tensor, tensor_view *view, dl_tensor *out)
 {
-    /* It makes a view, which would be a node of the graph. */
-    PyObject *capsule = core_call_without_grad(state, state->to_dlpack, tensor);
+    dl_dtype dtype;
+    const bool of_bytes = is_of_bytes(tensor, &dtype);
+    PyObject *source = of_bytes ? as_bytes(state, tensor) : Py_NewRef(tensor);
+    /* This makes a view, too. */
+    PyObject *capsule =
+        source == NULL ? NULL : core_call_without_grad(state, state->to_dlpack, source);
+    Py_XDECREF(source);
     if (capsule == NULL) {
         return -1;
     }
@@ -92,6 +134,9 @@ static int view_by_capsule(core_state *state, PyObject *tensor, tensor_view *vie
         return -1;
     }
     *out = managed->tensor;
+    if (of_bytes) {
+        out->dtype = dtype;
+    }
     view->capsule = capsule;
     return 0;
 }
