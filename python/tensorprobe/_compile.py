@@ -60,7 +60,8 @@ def _warn_once(text: str) -> None:
 def _run_forward(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -> torch.Tensor:
     own = int(number)
     hook = _hooks.get(own)
-    return torch.tensor((own, *hook.compiled_forward(tensors, side)) if hook else (own, 0, 0, 0))
+    found = hook.compiled_forward(tensors, side) if hook is not None else (0, 0, 0)
+    return torch.tensor((own, *found), device="cpu")  # whatever the default is
 
 
 def _run_checkpointed(tensors: list[torch.Tensor], number: torch.Tensor) -> torch.Tensor:
@@ -160,10 +161,13 @@ _GRAPH, _CHECKPOINT, _ELSEWHERE = range(3)
 def _place() -> int:
     """Where the part is that is being traced: in the graph, or in an operator with a body.
 
-    Of these a checkpointed part alone is known to take what is done here.
+    Of these a checkpointed part alone is known to take what is done here. Under torch.func tensors
+    are something else.
     """
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
+    if torch._C._functorch.maybe_current_level() is not None:
+        return _ELSEWHERE
     tracer = InstructionTranslator.current_tx().output.current_tracer
     place = _GRAPH
     while tracer.parent is not None:
@@ -247,7 +251,7 @@ class TraceableHook:
         self._forward_pre = hook.forward_pre
         self._forward = hook.forward
         self._module = module
-        self._number = torch.tensor(number)
+        self._number = torch.tensor(number, device="cpu")
         self._name = name
         *sides, self._integers = hook.compiled_sides
         self._sides: tuple[Spec, ...] = tuple(sides)

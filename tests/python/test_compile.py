@@ -584,3 +584,24 @@ def test_containers_are_taken_apart(pack: Callable[[Tensor, Tensor], Any], tmp_p
     assert rows["actv", "output", 1] == pytest.approx(float((y / 3 - 1).norm()))
     assert rows["actv_grad", "output", 0] == pytest.approx(math.sqrt(8))
     assert rows["actv_grad", "output", 1] == pytest.approx(float((y / 3 - 1).cos().norm()))
+
+
+def test_torch_func_compiles_as_before(tmp_path: Path) -> None:
+    model = Part()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    x = torch.randn(5, 16)
+
+    def loss(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(model, parameters, (row,))
+        return found.square().sum()
+
+    frozen = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))
+    expected = each(frozen, x)
+    with tensorprobe.watch(model, optimizer, output_dir=tmp_path) as session:
+        run: Run = torch.compile(each, fullgraph=True, backend="aot_eager")
+        found = run(frozen, x)
+    assert set(found) == set(expected)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient)
+    assert session.counters()["errors"] == 0
