@@ -24,4 +24,5 @@ LD_PRELOAD="$(library libasan.so) $(library libubsan.so) $(library libstdc++.so.
     python -m pytest -q -m "not slow" tests/python/test_api.py tests/python/test_hooks.py \
     tests/python/test_checkpointing.py tests/python/test_dynamic.py \
     tests/python/test_input_gradients.py tests/python/test_modules.py tests/python/test_odd_runs.py \
-    tests/python/test_tables.py tests/python/test_trainer_mon.py "$@"
+    tests/python/test_loops.py tests/python/test_mixed.py tests/python/test_scalars.py \
+    tests/python/test_tables.py tests/python/test_targets.py tests/python/test_trainer_mon.py "$@"
