@@ -32,6 +32,7 @@ static void hook_dealloc(PyObject *self)
     Py_XDECREF(hook->members);
     Py_XDECREF(hook->optimizer);
     Py_XDECREF(hook->inv_scale);
+    Py_XDECREF(hook->step_frame);
     Py_XDECREF(hook->rows);
     Py_XDECREF((PyObject *)hook->monitor);
     PyObject_Free(self);
@@ -356,18 +357,52 @@ static bool has_closure(PyObject *const *args, Py_ssize_t count)
     return closure != NULL && closure != Py_None;
 }
 
+/* The step of a subclass may call that of its base, and torch runs the hooks for both: what is
+ * inside the step that is running is part of it. A step that was left by an exception is not
+ * running: its frame isn't among the callers. */
+static bool is_inner_step(const optimizer_hook *hook)
+{
+    PyObject *running = hook->step_frame == NULL ? NULL : (PyObject *)PyEval_GetFrame();
+    if (running == NULL || running == hook->step_frame) {
+        return false;
+    }
+    Py_INCREF(running);
+    while (running != NULL && running != Py_None && running != hook->step_frame) {
+        PyObject *caller = PyObject_GetAttrString(running, "f_back");
+        Py_DECREF(running);
+        running = caller;
+    }
+    const bool inner = running == hook->step_frame;
+    Py_XDECREF(running);
+    PyErr_Clear();
+    return inner;
+}
+
+static void begin_step(optimizer_hook *hook)
+{
+    PyObject *earlier = hook->step_frame;
+    hook->step_frame = Py_XNewRef((PyObject *)PyEval_GetFrame());
+    Py_XDECREF(earlier);
+}
+
 /* step_pre(optimizer, args, kwargs) */
 static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     optimizer_hook *hook = (optimizer_hook *)self;
     monitor_object *monitor = hook->monitor;
-    if (count < 1 || !monitor_is_collecting(monitor)) {
+    if (count < 1 || !monitor_is_active(monitor)) {
         Py_RETURN_NONE;
     }
     const uint64_t begin = tp_clock_monotonic();
     const int own = optimizer_hook_owns(hook, args[0]);
-    bool ok = own == 0;
+    bool ok = own >= 0;
+    if (own > 0 && is_inner_step(hook)) {
+        Py_RETURN_NONE;
+    }
     if (own > 0) {
+        begin_step(hook);
+    }
+    if (own > 0 && monitor->collecting) {
         hook->stale_gradient = has_closure(args, count);
         const bool gradients = !hook->gradients_taken && !hook->stale_gradient;
         ok = scaler_note_fused(hook, args[0]) &&
@@ -408,6 +443,10 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_
     if (own <= 0) {
         return own == 0 ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     }
+    if (is_inner_step(hook)) {
+        Py_RETURN_NONE;
+    }
+    Py_CLEAR(hook->step_frame);
     const uint64_t begin = tp_clock_monotonic();
     const bool late = monitor->collecting && monitor->config->wg_distribution &&
                       !hook->gradients_taken && has_closure(args, count);

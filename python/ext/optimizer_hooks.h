@@ -53,9 +53,10 @@ typedef struct optimizer_hook {
     uint32_t busy; /* calls that look at the parameters: they may work with the GIL released */
     uint32_t count;
     watched *parameters;
-    PyObject *rows;      /* owned dict, or NULL: for adam_hooks.c */
-    bool checked;        /* that the optimizer keeps moments, if they are to be recorded */
-    bool stale_gradient; /* what is there before the step is the step before's */
+    PyObject *rows;       /* owned dict, or NULL: for adam_hooks.c */
+    bool checked;         /* that the optimizer keeps moments, if they are to be recorded */
+    bool stale_gradient;  /* what is there before the step is the step before's */
+    PyObject *step_frame; /* owned: the frame that runs the step's hooks, while one is running */
 } optimizer_hook;
 
 /* monitor.optimizer_hook(parameters, main_grad, members, ends_step) */

@@ -286,6 +286,44 @@ def test_several_optimizers_of_one_model(tmp_path: Path) -> None:
     assert set(values(found[3], "exp_avg")) == {"0.weight", "0.bias", "1.weight", "1.bias"}
 
 
+class Reporting(torch.optim.AdamW):
+    """A subclass of the usual kind: torch runs an optimizer's hooks for both of its steps."""
+
+    fails = False
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        if self.fails:
+            raise RuntimeError("as asked for")
+        return loss
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_step_within_a_step_is_one(named: bool, interval: int, tmp_path: Path) -> None:
+    base = nn.Linear(1, 1)
+    torch.optim.AdamW(base.parameters())  # from now on the base class runs hooks, too
+    model = net(4, 3, 1)
+    optimizer = Reporting(model.parameters())
+    given = optimizer if named else None
+    session = start(model, given, tmp_path, step_interval=interval, collect_times=100)
+    expected = {}
+    for step in range(9):
+        backward(loss_of(model))
+        expected[step] = gradients(model)
+        optimizer.fails = step == 4 and interval == 3
+        if optimizer.fails:
+            with pytest.raises(RuntimeError, match="as asked for"):
+                optimizer.step()
+            optimizer.fails = False
+        optimizer.step()
+        optimizer.zero_grad()
+    assert session.step_number == 9
+    found = {step.step: values(step, "grad_reduced") for step in steps_of(session)}
+    assert found.keys() == {step for step in range(9) if step % interval == 0}
+    assert all(same(found[step], expected[step]) for step in found)
+
+
 def test_the_monitor_is_made_before_the_optimizer(tmp_path: Path) -> None:
     model, other = net(4, 2), net(4, 2)
     session = start(model, None, tmp_path)
