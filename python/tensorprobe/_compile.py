@@ -235,11 +235,42 @@ def _await_gradients(
             _await_gradient(tensor, ticket, side, -1 if len(tensors) == 1 else slot)
 
 
+_kept_record: list[Any] = []
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _keep_record() -> int:
+    """Remember the tracer's record of changed objects, which a hook on a tensor replaces."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    _kept_record[:] = [InstructionTranslator.current_tx().output.side_effects]
+    return 0
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _restore_record() -> int:
+    """Put the first record, brought up to date, into the place of the copy.
+
+    What has the first one in hand goes on writing into it (torch 2.13): attributes of an object
+    that is made in the graph, as transformers' cache is, would be lost.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    output = InstructionTranslator.current_tx().output
+    kept = _kept_record.pop()
+    if output.side_effects is not kept:
+        vars(kept).update(vars(output.side_effects))
+        output.side_effects = kept
+    return 0
+
+
 def _await_gradient(tensor: torch.Tensor, ticket: torch.Tensor, side: int, slot: int) -> None:
     def arrived(grad: torch.Tensor) -> None:
         torch.ops.tensorprobe.backward(grad.detach(), ticket, side, slot)
 
+    _keep_record()
     tensor.register_hook(arrived)  # type: ignore[no-untyped-call]
+    _restore_record()
 
 
 class TraceableHook:

@@ -58,8 +58,8 @@ def gpt(layers: int = 2) -> nn.Module:
     return GPT(SYMBOLS, BATCH[1], layers=layers, width=16, heads=2)
 
 
-def llama(layers: int = 2) -> nn.Module:
-    """A Llama of transformers, made small."""
+def llama(layers: int = 2, cached: bool = False) -> nn.Module:
+    """A Llama of transformers, made small. cached: its forward makes an object and fills it."""
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=SYMBOLS,
@@ -69,9 +69,14 @@ def llama(layers: int = 2) -> nn.Module:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=16,
-        use_cache=False,
+        use_cache=cached,
     )
     return LlamaForCausalLM(config)
+
+
+def cached_llama(layers: int) -> nn.Module:
+    """As transformers' models are trained by default."""
+    return llama(layers, cached=True)
 
 
 def tokens(step: int, micro_step: int = 0) -> Tensor:
@@ -184,8 +189,16 @@ def assert_close(rows: dict[Row, dict[str, Any]], twin: dict[Row, Tensor]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "layers"), [("aot_eager", 2), ("inductor", 1)])
-@pytest.mark.parametrize("make", [gpt, llama])
+@pytest.mark.parametrize(
+    ("make", "backend", "layers"),
+    [
+        (gpt, "aot_eager", 2),
+        (llama, "aot_eager", 2),
+        (cached_llama, "aot_eager", 1),
+        (gpt, "inductor", 1),
+        (llama, "inductor", 1),
+    ],
+)
 def test_fullgraph_shows_every_output_and_gradient(
     make: Callable[[int], nn.Module], backend: Backend, layers: int, tmp_path: Path
 ) -> None:
