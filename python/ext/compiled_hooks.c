@@ -112,11 +112,16 @@ static PyObject *run_again(module_hook *hook, PyObject *tensors, int64_t task)
  * forward or, as a rule, in the backward. */
 static PyObject *take_outputs(module_hook *hook, PyObject *tensors)
 {
-    frame running = {.values = true};
-    module_hook_number_call(hook, &running);
-    return record_list(hook, tensors, TP_ROLE_OUTPUT, &running)
-               ? ticket(hook, running.micro_step, running.call)
-               : NULL;
+    frame *running = monitor_new_frame(hook->monitor, hook);
+    if (running == NULL) {
+        return NULL;
+    }
+    module_hook_number_call(hook, running);
+    PyObject *made = record_list(hook, tensors, TP_ROLE_OUTPUT, running)
+                         ? ticket(hook, running->micro_step, running->call)
+                         : NULL;
+    monitor_free_frame(hook->monitor, running);
+    return made;
 }
 
 static PyObject *take_side(module_hook *hook, PyObject *const *args)
