@@ -240,10 +240,14 @@ _kept_record: list[Any] = []
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _keep_record() -> int:
-    """Remember the tracer's record of changed objects, which a hook on a tensor replaces."""
+    """Remember the tracer's record of changed objects, which a hook on a tensor replaces.
+
+    Not in the body of an operator, at whose end the record is replaced anyway.
+    """
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
-    _kept_record[:] = [InstructionTranslator.current_tx().output.side_effects]
+    output = InstructionTranslator.current_tx().output
+    _kept_record[:] = [output.side_effects] if output.current_tracer.parent is None else []
     return 0
 
 
@@ -257,10 +261,11 @@ def _restore_record() -> int:
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     output = InstructionTranslator.current_tx().output
-    kept = _kept_record.pop()
-    if output.side_effects is not kept:
+    if _kept_record and output.side_effects is not _kept_record[0]:
+        kept = _kept_record.pop()
         vars(kept).update(vars(output.side_effects))
         output.side_effects = kept
+    _kept_record.clear()
     return 0
 
 
