@@ -30,8 +30,6 @@ EVERYTHING = {
     "mg_direction": True,
     "strict": True,
     "format": ["csv", "tensorboard"],
-    # The overviews of the segment that is open are in memory, about a tenth of its size.
-    "journal": {"segment_bytes": 4 << 20},
 }
 
 

@@ -26,7 +26,7 @@ void tp_config_defaults(tp_config *config, bool watch)
         .step_interval = 1,
         .collect_times = 100000000,
         .exit_after_struct = true,
-        .segment_bytes = UINT64_C(64) << 20,
+        .segment_bytes = UINT64_C(32) << 20,
         .budget_bytes = UINT64_C(256) << 20,
         .wait_ms = 1000,
     };

@@ -100,7 +100,7 @@ static const tp_config_field journal_fields[] = {
      AT(segment_bytes),
      .min = 4096,
      .max = 1e15,
-     .fallback = "67108864",
+     .fallback = "33554432",
      .does = "a segment of the journal is closed when it has grown to this size"},
     {.name = "budget_bytes",
      .read = tp_config_read_u64,

@@ -7,7 +7,7 @@
 
 typedef struct tp_journal tp_journal;
 
-#define TP_JOURNAL_SEGMENT_BYTES (UINT64_C(64) << 20)
+#define TP_JOURNAL_SEGMENT_BYTES (UINT64_C(32) << 20)
 
 /* Makes directory/journal (and directory) if need be. When it holds a journal already, appending
  * goes on in a new segment. segment_bytes 0: TP_JOURNAL_SEGMENT_BYTES. The registry is borrowed

@@ -19,7 +19,9 @@ static bool leaves_range(const tp_judgement *judgement, uint32_t op, double valu
 {
     double t = judgement->options->threshold;
     if (judgement->options->mode == TP_TURBULENCE_FACTOR) {
-        const bool too_small = value < mean / t && judgement->quantity != TP_SCALAR;
+        /* A loss is meant to fall, and the share of equal signs to wander between 0 and 1. */
+        const bool too_small = value < mean / t && judgement->quantity != TP_SCALAR &&
+                               judgement->quantity != TP_MG_DIRECTION;
         return op == TP_OP_NORM && mean > 0 && (value > t * mean || too_small);
     }
     return fabs(value - mean) > t * fabs(mean);

@@ -25,7 +25,7 @@ static void test_trainer_mon_defaults(void **state)
     assert_int_equal(c.ndigits, 0);
     assert_int_equal(c.step_count_per_record, 1);
     assert_int_equal(c.rule_count, 0);
-    assert_int_equal(c.segment_bytes, 67108864);
+    assert_int_equal(c.segment_bytes, 33554432);
     assert_int_equal(c.budget_bytes, 268435456);
     assert_int_equal(c.wait_ms, 1000);
     assert_int_equal(c.module_rank_count, 0);
