@@ -5,6 +5,9 @@
 
 #include "journal/records.h"
 
+#define LARGE_STEPS 256
+#define LARGE_BYTES ((size_t)2 << 20)
+
 #define FANOUT 16u
 #define KEYS_MAX (1u << 24) /* an id above is of damage */
 #define HEADER_SIZE 32u
@@ -221,6 +224,11 @@ void tp_overviews_clear(tp_overviews *overviews)
     overviews->steps = 0;
     overviews->step = 0;
     overviews->failed = false;
+}
+
+bool tp_overviews_are_large(const tp_overviews *overviews)
+{
+    return overviews->steps >= LARGE_STEPS && overviews->levels[1].rows.size >= LARGE_BYTES;
 }
 
 void tp_overviews_free(tp_overviews *overviews)

@@ -49,6 +49,10 @@ void tp_overviews_put(tp_buf *out, const tp_overviews *overviews, uint32_t level
 /* Reads such a payload into rows (of tp_overview). TP_ERR_CORRUPT, TP_ERR_NOMEM. */
 tp_status tp_overviews_get(const tp_buf *payload, uint32_t *level, tp_buf *rows, uint64_t *count);
 
+/* Whether they are worth a segment's end before it has reached its size: they lie in memory until
+ * then, and of many small steps they are a good part of what is recorded. */
+bool tp_overviews_are_large(const tp_overviews *overviews);
+
 /* Empties all, keeps the memory. */
 void tp_overviews_clear(tp_overviews *overviews);
 

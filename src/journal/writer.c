@@ -173,7 +173,8 @@ static tp_status begin(tp_journal *journal, uint32_t keys, uint32_t shapes, uint
         tp_log(TP_LOG_WARNING, "%s was removed: going on in a new segment", journal->path);
         leave_segment(journal);
     }
-    if (journal->fd >= 0 && journal->size >= journal->segment_bytes) {
+    if (journal->fd >= 0 &&
+        (journal->size >= journal->segment_bytes || tp_overviews_are_large(&journal->overviews))) {
         end_segment(journal);
     }
     if (journal->fd < 0) {
