@@ -5,17 +5,20 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "journal/find.h"
 #include "monitor/follower.h"
 #include "monitor/run.h"
 #include "tensorprobe/reader.h"
 
 static const char help[] = "usage: tensorprobe recover DIRECTORY…\n"
                            "\n"
-                           "Brings the csv and TensorBoard files of a run's directory (the one of "
-                           "a rank) up to the end of\n"
-                           "its journal, for instance after the training process was killed. "
-                           "Running it again adds nothing.\n"
-                           "It refuses a directory that a process is still writing.\n"
+                           "Brings the files made from a journal (csv, TensorBoard, SQLite, "
+                           "anomaly.json) up to its end, for\n"
+                           "instance after the training process was killed. Running it again adds "
+                           "nothing. DIRECTORY is that\n"
+                           "of one rank, or of a run or of many with those of the ranks below it. "
+                           "One that a process is\n"
+                           "still writing is refused.\n"
                            "\n"
                            "  --help  this text\n";
 
@@ -46,6 +49,24 @@ static int recover(const char *name, const char *directory)
     return TP_EXIT_OK;
 }
 
+/* The directory, or those with a journal below it. */
+static int recover_all(const char *name, const char *directory)
+{
+    tp_journals journals;
+    tp_error error = {0};
+    if (tp_journals_find(&journals, directory, &error) != TP_OK) {
+        return tp_tool_failed(name, &error);
+    }
+    int result = TP_EXIT_OK;
+    for (uint32_t i = 0; i < journals.count; i++) {
+        if (recover(name, journals.directories[i]) != TP_EXIT_OK) {
+            result = TP_EXIT_FAILED;
+        }
+    }
+    tp_journals_free(&journals);
+    return result;
+}
+
 int tp_tool_recover(int argc, char **argv)
 {
     static const struct option options[] = {TP_TOOL_HELP, {NULL, 0, NULL, 0}};
@@ -57,7 +78,7 @@ int tp_tool_recover(int argc, char **argv)
         return tp_tool_usage(argv[0]);
     }
     for (int i = optind; i < argc; i++) {
-        if (recover(argv[0], argv[i]) != TP_EXIT_OK) {
+        if (recover_all(argv[0], argv[i]) != TP_EXIT_OK) {
             result = TP_EXIT_FAILED; /* the others are still brought up to date */
         }
     }

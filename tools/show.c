@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "journal/find.h"
+#include "tools/names.h"
 #include "tools/print.h"
 
 #define ROWS_AT_ONCE 4096 /* of a table: its columns get their width from these */
@@ -26,8 +27,9 @@ static const char help[] =
     "alerts;\n"
     "of several: a table of them. With a NAME, its values step by step. A NAME is a pattern (*, "
     "?,\n"
-    "[abc]) of names, or of rows as csv files have them, as in 'blocks.3.*' or fc1.output. Ends\n"
-    "with 1 when a journal is damaged.\n"
+    "[abc]) of names, or of rows as csv files have them, as in 'blocks.3.*' or fc1.output; or the\n"
+    "end of a single name or row behind a dot, as fc1.output of blocks.3.fc1.output. Ends with 1\n"
+    "when there is no such name or rank, or a journal is damaged.\n"
     "\n"
     "  --alerts         after the summary every alert, not only the first 10 steps that have some\n"
     "  --series         after the summary every series: its steps, records and last norm\n"
@@ -35,7 +37,8 @@ static const char help[] =
     "  --table TABLE    runs, keys, series (the values), alerts, steps, gaps (steps given up), or\n"
     "                   overview (smallest and largest norms, NaN and Inf, in spans of steps)\n"
     "  --width N        of overview: steps in a span at most; without it, as many as there are\n"
-    "  --step N         of step N alone; N-M and N- are ranges\n"
+    "  --step N         of step N alone; N-M and N- are ranges. With this, --quantity or --role\n"
+    "                   the values are shown (with --alerts the alerts), as with a NAME\n"
     "  --quantity WORD  actv, actv_grad, grad_reduced …; may be given again\n"
     "  --role WORD      input, output; may be given again\n"
     "  --rank N         of rank N alone; may be given again\n"
@@ -62,9 +65,10 @@ static const char *const first_columns[] = {
 struct request {
     tp_query_options query;
     tp_buf names, ranks, columns;
+    tp_buf texts;       /* names that stand for what was given */
     char *column_words; /* as given */
     int format;
-    bool alerts, series;
+    bool alerts, series, steps, keys, width; /* given; keys: --quantity or --role */
 };
 
 static bool read_number(const char **text, uint64_t *number)
@@ -91,7 +95,7 @@ static bool read_steps(const char *text, tp_query_options *query)
             return false;
         }
     }
-    return *text == '\0';
+    return *text == '\0' && query->first_step <= query->last_step;
 }
 
 static tp_status read_word(const char *const *words, size_t count, const char *word, int *number)
@@ -127,14 +131,18 @@ static tp_status read_option(struct request *request, int letter, const char *te
         }
         return TP_OK;
     case 'n':
+        request->steps = true;
         return read_steps(text, &request->query)
                    ? TP_OK
                    : tp_fail(error, TP_ERR_ARGUMENT, "no step: %.60s; write 7, 7-9 or 7-", text);
     case 'q':
+        request->keys = true;
         return tp_selection_add_quantity(&request->query.selection, text, error);
     case 'o':
+        request->keys = true;
         return tp_selection_add_role(&request->query.selection, text, error);
     case 'w':
+        request->width = true;
         return read_number(&text, &request->query.width) && *text == '\0'
                    ? TP_OK
                    : tp_fail(error, TP_ERR_ARGUMENT, "no width: %.60s; write a number", text);
@@ -215,6 +223,48 @@ static int print_table(const char *name, struct request *request, const tp_journ
     return status == TP_OK ? TP_EXIT_OK : tp_tool_failed(name, &error);
 }
 
+/* The table that is meant when none is named; 0: the summary. */
+static uint32_t choose_table(const struct request *request, const tp_journals *journals)
+{
+    if (request->query.table != 0) {
+        return request->query.table;
+    }
+    if (request->names.size > 0 || request->steps || request->keys) {
+        return request->alerts ? TP_TABLE_ALERTS : TP_TABLE_SERIES;
+    }
+    return journals->count > 1 || request->format != TP_PRINT_TABLE || request->ranks.size > 0 ||
+                   request->column_words != NULL
+               ? TP_TABLE_RUNS
+               : 0;
+}
+
+/* A filter that says nothing about the table would seem to have been heard. */
+static tp_status check_filters(const struct request *request, tp_error *error)
+{
+    const uint32_t table = request->query.table;
+    const bool has_keys = table == TP_TABLE_KEYS || table == TP_TABLE_SERIES ||
+                          table == TP_TABLE_ALERTS || table == TP_TABLE_OVERVIEW;
+    if (table != 0 && !has_keys && (request->names.size > 0 || request->keys)) {
+        return tp_fail(error, TP_ERR_ARGUMENT,
+                       "this table has no names, quantities and roles: leave them away, or write "
+                       "--table keys, series, alerts or overview");
+    }
+    if ((table == TP_TABLE_RUNS || table == TP_TABLE_KEYS) && request->steps) {
+        return tp_fail(error, TP_ERR_ARGUMENT,
+                       "this table is of all steps: leave --step away, or write --table series, "
+                       "alerts, steps, gaps or overview");
+    }
+    if (table != TP_TABLE_OVERVIEW && request->width) {
+        return tp_fail(error, TP_ERR_ARGUMENT, "--width is of --table overview");
+    }
+    if (table != 0 && (request->series || (request->alerts && table != TP_TABLE_ALERTS))) {
+        return tp_fail(error, TP_ERR_ARGUMENT,
+                       "--series and --alerts add to the summary of a single journal, which has no "
+                       "filters; write --table series or --table alerts");
+    }
+    return TP_OK;
+}
+
 static int show(const char *name, const char *directory, struct request *request)
 {
     tp_journals journals;
@@ -223,13 +273,14 @@ static int show(const char *name, const char *directory, struct request *request
         return tp_tool_failed(name, &error);
     }
     int result;
-    if (request->query.table == 0 && request->names.size > 0) {
-        request->query.table = TP_TABLE_SERIES;
-    }
-    if (request->query.table == 0 && (journals.count > 1 || request->format != TP_PRINT_TABLE)) {
-        request->query.table = TP_TABLE_RUNS;
-    }
-    if (request->query.table != 0) {
+    request->query.table = choose_table(request, &journals);
+    if (check_filters(request, &error) != TP_OK) {
+        tp_tool_failed(name, &error);
+        result = TP_EXIT_USAGE;
+    } else if (tp_names_resolve(&journals, &request->names, &request->ranks, &request->texts,
+                                &error) != TP_OK) {
+        result = tp_tool_failed(name, &error);
+    } else if (request->query.table != 0) {
         result = print_table(name, request, &journals);
     } else {
         result = tp_tool_summary(name, journals.directories[0], request->alerts, request->series);
@@ -275,6 +326,7 @@ int tp_tool_show(int argc, char **argv)
         result = show(argv[0], argv[optind], &request);
     }
     tp_buf_free(&request.names);
+    tp_buf_free(&request.texts);
     tp_buf_free(&request.ranks);
     tp_buf_free(&request.columns);
     return result;

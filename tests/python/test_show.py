@@ -150,7 +150,67 @@ def test_without_a_table(folder: Path) -> None:
     assert re.search(rf"^steps +{STEPS} \(0 to {STEPS - 1}\), closed$", show(first).stdout, re.M)
     # Of a single journal a table tells neither run nor rank.
     assert show(first, "fc1").stdout.split()[:2] == ["step", "micro_step"]
-    assert show(first, "nobody").stdout.splitlines()[1:] == []
+
+
+def test_a_filter_alone_asks_for_values(folder: Path) -> None:
+    (first, _) = sorted(folder.iterdir())
+    values = show(first, "--step", "3").stdout.splitlines()
+    assert values[0].split()[:2] == ["step", "micro_step"]
+    assert [line.split()[0] for line in values[1:] if line[0] != "?"] == ["3"] * len(NAMES)
+    assert len(show(first, "--quantity", "actv").stdout.splitlines()) == 1 + len(NAMES) * STEPS
+    assert show(first, "--quantity", "scalar", "--step", "198").stdout.splitlines()[1:] == []
+    alerts = show(first, "--alerts", "--step", "3", "--format", "csv").stdout
+    assert {line["rule"] for line in csv.DictReader(io.StringIO(alerts))} == {"AnomalyNan"}
+    runs = show(folder, "--rank", "1").stdout.splitlines()
+    assert [line.split()[1] for line in runs[1:]] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--step", "3-1"], "no step: 3-1; write"),
+        (["--series", "--quantity", "scalar"], "--series and --alerts add to the summary"),
+        (["--table", "steps", "fc1"], "this table has no names, quantities and roles"),
+        (["--table", "gaps", "--role", "input"], "this table has no names, quantities and roles"),
+        (["--table", "keys", "--step", "3"], "this table is of all steps"),
+        (["fc1", "--width", "3"], "--width is of --table overview"),
+    ],
+)
+def test_a_filter_that_would_do_nothing_is_refused(
+    folder: Path, arguments: list[str], message: str
+) -> None:
+    result = show(folder, *arguments, status=2)
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_an_unknown_name_or_rank_is_told(folder: Path) -> None:
+    error = show(folder, "fc2.output", status=1).stderr
+    assert "no name or row matches 'fc2.output'; nearest are 'fc1.output', " in error
+    assert "no name or row matches 'nobody*'" in show(folder, "fc1", "nobody*", status=1).stderr
+    error = show(folder, "fc1", "--rank", "9", status=1).stderr
+    assert "no journal is of rank 9; there are 0, 1\n" in error
+    assert show(folder, "--rank", "9", status=1).stdout == ""
+
+
+def test_the_end_of_a_row_is_enough(tmp_path: Path) -> None:
+    monitor = _core.Monitor(config_json='{"format": "api"}', output_dir=str(tmp_path))
+    for name in ("blocks.0.fc1", "blocks.1.fc1", "head.norm", "xnorm"):
+        monitor.observe(monitor.key(name, _core.ACTIVATION, _core.ROLE_OUTPUT), torch.ones(1))
+    monitor.step()
+    monitor.close()
+
+    def rows(*names: str) -> list[str]:
+        text = show(tmp_path, *names, "--columns", "row", "--format", "csv").stdout
+        return text.split()[1:]
+
+    assert rows("0.fc1.output", "norm") == ["blocks.0.fc1.output", "head.norm.output"]
+    assert rows("*.fc1") == ["blocks.0.fc1.output", "blocks.1.fc1.output"]
+    error = show(tmp_path, "fc1.output", status=1).stderr
+    assert (
+        "'fc1.output' is the end of 'blocks.0.fc1.output', 'blocks.1.fc1.output': "
+        "write one of them, or '*.fc1.output' for all"
+    ) in error
 
 
 @pytest.mark.parametrize(
