@@ -1,6 +1,5 @@
 #include "compiled_hooks.h"
 
-#include "base/clock.h"
 #include "recording.h"
 
 /* No memo: compiled code reuses memory without a new version. */
@@ -152,7 +151,7 @@ PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t cou
     if (count != 2 || monitor == NULL || !monitor_is_collecting(monitor)) {
         return no_ticket();
     }
-    const uint64_t start = tp_clock_monotonic();
+    const uint64_t start = monitor_now(monitor);
     PyObject *made = take_side(hook, args);
     if (made == NULL) {
         PyObject *done = monitor_trouble(monitor, hook->name);
@@ -187,7 +186,7 @@ PyObject *compiled_backward(PyObject *self, PyObject *const *args, Py_ssize_t co
     if (count != 6 || monitor == NULL || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
-    const uint64_t start = tp_clock_monotonic();
+    const uint64_t start = monitor_now(monitor);
     PyObject *result =
         take_gradient(hook, args) ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_add_time(monitor, start);

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "gradient_hooks.h"
 #include "module_hooks.h"
@@ -93,9 +92,13 @@ bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const 
 
 void monitor_add_time(monitor_object *monitor, uint64_t begin)
 {
-    if (monitor->monitor != NULL) {
-        tp_monitor_add_hook_time(monitor->monitor, tp_clock_monotonic() - begin);
-    }
+    monitor->hook_ns += monitor_now(monitor) - begin;
+}
+
+void monitor_hand_over_time(monitor_object *monitor)
+{
+    tp_monitor_add_hook_time(monitor->monitor, monitor->hook_ns);
+    monitor->hook_ns = 0;
 }
 
 /* ---- Frames ---- */
@@ -253,7 +256,7 @@ static PyObject *end_of_backward(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     monitor_object *monitor = (monitor_object *)(void *)PyTuple_GetItem(self, 0);
     const int64_t task = PyLong_AsLongLong(PyTuple_GetItem(self, 1));
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     bool ok = true;
     for (uint32_t i = 0; i < monitor->pending_count;) {
         if (monitor->pending[i].graph_task != task) {
@@ -400,15 +403,21 @@ bool monitor_boundary(monitor_object *monitor)
 {
     monitor_forget_step(monitor);
     monitor_hand_over_micro_steps(monitor);
+    monitor_hand_over_time(monitor);
     monitor->forward++;
     monitor->steps_ended++;
     const bool collected = monitor->collecting;
     tp_status status = TP_OK;
     monitor->users++;
+    monitor->endings++;
+    monitor->step = NULL;
     Py_BEGIN_ALLOW_THREADS;
     status = tp_monitor_step(monitor->monitor);
     Py_END_ALLOW_THREADS;
     monitor->users--;
+    if (--monitor->endings == 0) {
+        monitor->step = tp_monitor_open_step(monitor->monitor);
+    }
     if (collected && monitor->on_first_step != NULL && !PyErr_Occurred()) {
         PyObject *callback = monitor->on_first_step;
         monitor->on_first_step = NULL;

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "input_edges.h"
 #include "recording.h"
@@ -114,7 +113,7 @@ static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssiz
     if (count != 1 || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     PyObject *tensor =
         PyTuple_Check(args[0]) ? PyTuple_GetItem(args[0], (Py_ssize_t)grad->output_nr) : args[0];
     grad->fired = true;
@@ -139,7 +138,7 @@ static PyObject *base_grad_fire(PyObject *self, PyObject *const *args, Py_ssize_
     if (fired || count != 1 || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     PyObject *tensor = PyTuple_GetItem(args[0], (Py_ssize_t)grad->base_output_nr);
     PyObject *result = tensor != NULL && record_targets(grad, tensor, true)
                            ? Py_NewRef(Py_None)
@@ -411,7 +410,7 @@ static PyObject *input_grad_fire(PyObject *self, PyObject *const *args, Py_ssize
     if (count != 2 || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     PyObject *result =
         take_parts(part, args[0]) ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_add_time(monitor, begin);

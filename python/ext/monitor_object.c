@@ -3,7 +3,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "config_object.h"
 #include "metrics.h"
@@ -91,6 +90,7 @@ static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *opti
         return NULL;
     }
     take_config(self);
+    self->step = tp_monitor_open_step(self->monitor);
     return (PyObject *)self;
 }
 
@@ -140,8 +140,10 @@ static tp_status close_monitor(monitor_object *self)
     if (self->monitor != NULL) {
         tp_monitor *monitor = self->monitor;
         monitor_hand_over_micro_steps(self);
+        monitor_hand_over_time(self);
         self->monitor = NULL;
         self->config = NULL;
+        self->step = NULL;
         Py_BEGIN_ALLOW_THREADS;
         status = tp_monitor_finish(monitor);
         tp_monitor_get_counters(monitor, &self->final_counters);
@@ -289,6 +291,7 @@ static PyObject *monitor_counters(PyObject *object, PyObject *Py_UNUSED(unused))
     tp_monitor_counters c = self->final_counters;
     if (self->monitor != NULL) {
         tp_monitor_get_counters(self->monitor, &c);
+        c.hook_ns += self->hook_ns;
     }
     return Py_BuildValue(
         "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "steps",
@@ -349,7 +352,7 @@ static PyObject *monitor_observe(PyObject *object, PyObject *args, PyObject *kwa
         tensor_view_close(&view);
         Py_RETURN_NONE;
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(self);
     reading values;
     const int result = reading_take(self, &view, false, "observe", &values);
     const bool ok = result == READ_OK ? reading_record(self, &values, &place, micro_step, 0)

@@ -2,6 +2,7 @@
 #ifndef TP_EXT_MONITOR_OBJECT_H
 #define TP_EXT_MONITOR_OBJECT_H
 
+#include "base/clock.h"
 #include "core.h"
 #include "memo.h"
 #include "monitor/hooks.h"
@@ -70,11 +71,15 @@ typedef struct monitor_object {
     uint64_t unreadable;      /* tensors that could not be read */
     PyObject *warned_reasons; /* set of strings */
 
-    bool collecting;             /* the open step is collected; else hooks return at once */
+    tp_step *step;    /* the open one; NULL: ask, for a step is being ended without the GIL */
+    uint32_t endings; /* how many threads do that */
+    bool collecting;  /* the open step is collected; else hooks return at once */
     PyObject *collector_handles; /* list: handles of hooks that the last collected step ends */
     uint32_t ops[TP_OP_COUNT];   /* what the metrics show */
     uint32_t op_count;
 
+    tp_quick_clock clock;
+    uint64_t hook_ns; /* own time in hooks of the open step, as far as the step hasn't got it */
     uint64_t steps_ended;
     PyObject *on_change;      /* owned callable of the session, or NULL: the model has changed */
     PyObject *on_first_step;  /* likewise, once: the first collected step has ended */
@@ -85,6 +90,7 @@ typedef struct monitor_object {
     uint64_t forward;      /* number of training forwards of root modules, since open */
     uint32_t *micro_steps; /* for each chunk: training forwards of its root module in this step */
     uint32_t chunk_count;
+    bool follows_inputs;  /* a module wants the gradient of an input */
     uint64_t graph_nodes; /* looked at on the way back to inputs */
     memo_table memo;
     frame **frames;
@@ -147,8 +153,16 @@ void monitor_hand_over_micro_steps(monitor_object *monitor);
  * complete by then. False: an error is set. */
 bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *grad);
 
+static inline uint64_t monitor_now(monitor_object *monitor)
+{
+    return tp_quick_clock_read(&monitor->clock);
+}
+
 /* Adds the time since begin to the monitor's own time. */
 void monitor_add_time(monitor_object *monitor, uint64_t begin);
+
+/* Gives that time to the open step. Before it ends. */
+void monitor_hand_over_time(monitor_object *monitor);
 
 /* Frames. One is made and filled first, then pushed: while it is filled the GIL may be released,
  * and what is pushed may be forgotten by another thread. new returns NULL, push false with an error

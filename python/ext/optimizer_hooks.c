@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "adam_hooks.h"
-#include "base/clock.h"
 #include "base/mem.h"
 #include "input_edges.h"
 #include "metrics.h"
@@ -393,7 +392,7 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
     if (count < 1 || !monitor_is_active(monitor)) {
         Py_RETURN_NONE;
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     const int own = optimizer_hook_owns(hook, args[0]);
     bool ok = own >= 0;
     if (own > 0 && is_inner_step(hook)) {
@@ -447,7 +446,7 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_
         Py_RETURN_NONE;
     }
     Py_CLEAR(hook->step_frame);
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     const bool late = monitor->collecting && monitor->config->wg_distribution &&
                       !hook->gradients_taken && has_closure(args, count);
     const bool ok = (!late || optimizer_hook_take_gradients(hook)) &&

@@ -233,13 +233,22 @@ static bool define_shape(monitor_object *monitor, const reading *values, site *p
     return status == TP_OK;
 }
 
+/* Where nobody ends the step meanwhile, no lock is needed. */
+static tp_record *reserve(monitor_object *monitor, uint32_t key, tp_step **step)
+{
+    const uint64_t now = monitor_now(monitor);
+    *step = monitor->step;
+    return *step != NULL ? tp_step_reserve(*step, key, now)
+                         : tp_monitor_reserve(monitor->monitor, key, now, step);
+}
+
 bool reading_record(monitor_object *monitor, const reading *values, site *place,
                     uint32_t micro_step, uint32_t call)
 {
     tp_step *step;
     tp_record *slot = NULL;
     if (!define_shape(monitor, values, place) ||
-        (slot = tp_monitor_reserve(monitor->monitor, place->key, &step)) == NULL) {
+        (slot = reserve(monitor, place->key, &step)) == NULL) {
         PyErr_NoMemory();
         return false;
     }

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "recording.h"
 
@@ -117,7 +116,7 @@ PyObject *scalars_log(monitor_object *monitor, PyObject *const *args, Py_ssize_t
     if (!monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     const bool plain = PyFloat_Check(args[1]) || PyLong_Check(args[1]);
     bool ok = plain || core_load_torch(monitor->state) == 0;
     if (ok) {

@@ -1,6 +1,5 @@
 #include "scaler_hooks.h"
 
-#include "base/clock.h"
 #include "recording.h"
 #include "scalars.h"
 
@@ -53,7 +52,7 @@ PyObject *scaler_unscaled(PyObject *self, PyObject *optimizer)
     if (!monitor_is_collecting(monitor) || hook->gradients_taken) {
         Py_RETURN_NONE;
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     const int own = optimizer_hook_owns(hook, optimizer);
     bool ok = own == 0;
     if (own > 0) {
@@ -101,7 +100,7 @@ PyObject *scaler_end(PyObject *self, PyObject *const *args, Py_ssize_t count)
         args[1] == Py_True || !monitor_is_active(monitor)) {
         Py_RETURN_NONE;
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     tp_monitor_mark_skipped(monitor->monitor);
     const bool ok =
         !monitor->collecting || optimizer_hook_take_before(hook, args[0], !hook->gradients_taken);

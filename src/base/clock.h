@@ -2,10 +2,23 @@
 #ifndef TP_BASE_CLOCK_H
 #define TP_BASE_CLOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 uint64_t tp_clock_monotonic(void);
 int64_t tp_clock_wall(void);        /* Unix time */
 uint64_t tp_clock_thread_cpu(void); /* CPU time of the calling thread */
+
+/* The monotonic clock at less than half the price: between two readings of it, which are a
+ * millisecond apart at most, the processor's counter is read alone. Within a microsecond of the
+ * monotonic clock; never before what it said last. Zero it first. One thread at a time. */
+typedef struct tp_quick_clock {
+    uint64_t counter; /* when the monotonic clock was read, and what it said */
+    uint64_t ns;
+    uint64_t scale; /* nanoseconds a count, times 2^32; 0: not known yet */
+    uint64_t last;  /* what was said last */
+} tp_quick_clock;
+
+uint64_t tp_quick_clock_read(tp_quick_clock *clock);
 
 #endif

@@ -24,7 +24,11 @@ bool tp_monitor_is_done(const tp_monitor *monitor);
 /* A slot of the open step, as tp_step_reserve gives it, and that step, for tp_step_fill. Any
  * thread, also while another one ends the step: the slot then belongs to the step before or after.
  * NULL: no memory, or a forked child. */
-tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, tp_step **step);
+tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, uint64_t now_ns, tp_step **step);
+
+/* The open step, for a frontend that reserves slots in it without the lock: while it does, nobody
+ * may end a step. NULL: no memory. */
+tp_step *tp_monitor_open_step(const tp_monitor *monitor);
 
 tp_registry *tp_monitor_registry(tp_monitor *monitor);
 

@@ -239,7 +239,7 @@ bool tp_monitor_is_active(const tp_monitor *monitor)
     return !is_inherited(monitor) && !atomic_load_explicit(&monitor->closing, memory_order_relaxed);
 }
 
-tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, tp_step **step)
+tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, uint64_t now_ns, tp_step **step)
 {
     tp_record *slot = NULL;
     if (is_inherited(monitor)) {
@@ -248,10 +248,15 @@ tp_record *tp_monitor_reserve(tp_monitor *monitor, uint32_t key, tp_step **step)
     pthread_mutex_lock(&monitor->step_lock);
     if (monitor->step != NULL) {
         *step = monitor->step;
-        slot = tp_step_reserve(monitor->step, key);
+        slot = tp_step_reserve(monitor->step, key, now_ns);
     }
     pthread_mutex_unlock(&monitor->step_lock);
     return slot;
+}
+
+tp_step *tp_monitor_open_step(const tp_monitor *monitor)
+{
+    return monitor->step;
 }
 
 bool tp_monitor_is_collecting(const tp_monitor *monitor)
@@ -343,7 +348,7 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
         return status;
     }
     tp_step *step;
-    tp_record *slot = tp_monitor_reserve(monitor, key, &step);
+    tp_record *slot = tp_monitor_reserve(monitor, key, tp_clock_monotonic(), &step);
     if (slot == NULL) {
         return TP_ERR_NOMEM;
     }

@@ -21,10 +21,11 @@ void tp_step_abandon(tp_step *step);
 /* Empties it for the step with this number. Not while slots are pending. */
 void tp_step_begin(tp_step *step, uint64_t number);
 
-/* A slot with key, order and time set, state RESERVED, all else zero. NULL: no memory (counted as
+/* A slot with key, order and time set, state RESERVED, all else zero. now_ns: what the monotonic
+ * clock says, or a quick one. NULL: no memory (counted as
  * an error of the step). The caller sets micro_step, call, kind, dtype, shape and the union, now or
  * later, then calls tp_step_fill. */
-tp_record *tp_step_reserve(tp_step *step, uint32_t key);
+tp_record *tp_step_reserve(tp_step *step, uint32_t key, uint64_t now_ns);
 
 /* Gives the slot, before it is filled, the histogram of these options (bins, bin_count, low, high),
  * which is copied. False: no memory (counted as an error of the step). */

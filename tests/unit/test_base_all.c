@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -171,12 +172,56 @@ static void test_error_format(void **state)
     assert_string_equal(tp_status_name(TP_ERR_NOSPACE), "TP_ERR_NOSPACE");
 }
 
+/* Read between two readings of the system's clock, often enough for it to rely on the counter. */
+static void test_quick_clock(void **state)
+{
+    (void)state;
+    const uint64_t microsecond = 1000;
+    tp_quick_clock clock = {0};
+    uint64_t last = 0;
+    const uint64_t begin = tp_clock_monotonic();
+    for (uint64_t after = begin; after - begin < 5000 * microsecond;) {
+        const uint64_t before = tp_clock_monotonic();
+        const uint64_t now = tp_quick_clock_read(&clock);
+        after = tp_clock_monotonic();
+        assert_true(now + microsecond >= before && now <= after + microsecond);
+        assert_true(now >= last);
+        last = now;
+    }
+}
+
+/* What is known of the counter's rate is wrong, as after a rest of the machine: a reading later it
+ * isn't any more. */
+static void test_quick_clock_recovers(void **state)
+{
+    (void)state;
+    const uint64_t millisecond = 1000000;
+    tp_quick_clock clock = {0};
+    const uint64_t begin = tp_clock_monotonic();
+    while (tp_clock_monotonic() - begin < 3 * millisecond) {
+        tp_quick_clock_read(&clock);
+    }
+    clock.counter -= clock.counter / 2;
+    clock.ns -= millisecond;
+    tp_quick_clock_read(&clock);
+    while (tp_clock_monotonic() - begin < 8 * millisecond) {
+        tp_quick_clock_read(&clock);
+    }
+    const uint64_t before = tp_clock_monotonic();
+    const uint64_t now = tp_quick_clock_read(&clock);
+    assert_true(now + 1000 >= before && now <= tp_clock_monotonic() + 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crc32c),       cmocka_unit_test(test_buf),
-        cmocka_unit_test(test_map),          cmocka_unit_test(test_files),
+        cmocka_unit_test(test_crc32c),
+        cmocka_unit_test(test_buf),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_files),
         cmocka_unit_test(test_error_format),
+        cmocka_unit_test(test_quick_clock),
+        cmocka_unit_test(test_quick_clock_recovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

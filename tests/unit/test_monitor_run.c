@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "monitor/follower.h"
 #include "monitor/hooks.h"
@@ -194,7 +195,7 @@ static void test_filled_later(void **state)
     observe(monitor, key, 1);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
     tp_step *step;
-    tp_record *slot = tp_monitor_reserve(monitor, key, &step);
+    tp_record *slot = tp_monitor_reserve(monitor, key, tp_clock_monotonic(), &step);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
     observe(monitor, key, 3);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
@@ -206,7 +207,7 @@ static void test_filled_later(void **state)
     slot->u.stats.sum = 2;
     slot->dtype = TP_F64;
     tp_step_fill(step, slot);
-    slot = tp_monitor_reserve(monitor, key, &step);
+    slot = tp_monitor_reserve(monitor, key, tp_clock_monotonic(), &step);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
     assert_int_equal(tp_monitor_close(&monitor), TP_OK);
     tp_step_fill(step, slot); /* too late, but no harm */

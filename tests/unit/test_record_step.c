@@ -4,8 +4,11 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "record/step.h"
+
+#define NOW tp_clock_monotonic()
 
 static tp_step *open_step(uint32_t capacity)
 {
@@ -17,11 +20,26 @@ static tp_step *open_step(uint32_t capacity)
 
 static void add(tp_step *step, uint32_t key)
 {
-    tp_record *slot = tp_step_reserve(step, key);
+    tp_record *slot = tp_step_reserve(step, key, NOW);
     assert_non_null(slot);
     slot->kind = TP_RECORD_STATS;
     slot->u.stats.count = key * 10;
     tp_step_fill(step, slot);
+}
+
+static void test_time(void **state)
+{
+    (void)state;
+    tp_step *step = open_step(2);
+    const uint64_t begin_ns = tp_step_header(step)->begin_ns;
+    tp_record *slot = tp_step_reserve(step, 1, begin_ns + 5);
+    assert_int_equal(slot->time_ns, 5);
+    tp_step_fill(step, slot);
+    slot = tp_step_reserve(step, 1, begin_ns - 5); /* by another clock it isn't later */
+    assert_int_equal(slot->time_ns, 0);
+    tp_step_fill(step, slot);
+    tp_step_close(step);
+    tp_step_free(step);
 }
 
 static void test_order(void **state)
@@ -91,7 +109,7 @@ static void test_histograms(void **state)
     for (size_t round = 0; round < 3; round++) {
         tp_record *later = NULL;
         for (uint64_t i = 0; i < counts[round]; i++) {
-            tp_record *slot = tp_step_reserve(step, 1);
+            tp_record *slot = tp_step_reserve(step, 1, NOW);
             put_histogram(step, slot, i);
             if (i == 2) {
                 later = slot;
@@ -135,12 +153,12 @@ static void test_no_memory_for_histograms(void **state)
     tp_batch batch;
     tp_histogram found;
     tp_step *step = open_step(8);
-    tp_record *slot = tp_step_reserve(step, 1);
+    tp_record *slot = tp_step_reserve(step, 1, NOW);
     tp_mem_fail_after(1);
     assert_false(tp_step_add_histogram(step, slot, &options));
     tp_mem_fail_after(0);
     tp_step_fill(step, slot);
-    slot = tp_step_reserve(step, 1);
+    slot = tp_step_reserve(step, 1, NOW);
     assert_true(tp_step_add_histogram(step, slot, &options));
     tp_step_fill(step, slot);
     tp_step_close(step);
@@ -187,7 +205,7 @@ static void test_filled_later(void **state)
     (void)state;
     tp_step *step = open_step(8);
     add(step, 0);
-    tp_record *later = tp_step_reserve(step, 1);
+    tp_record *later = tp_step_reserve(step, 1, NOW);
     add(step, 2);
     assert_false(tp_step_is_complete(step));
     tp_step_close(step);
@@ -226,7 +244,7 @@ static void test_no_memory(void **state)
     add(step, 0);
     add(step, 1);
     tp_mem_fail_after(1);
-    assert_null(tp_step_reserve(step, 2)); /* no chunk to be had */
+    assert_null(tp_step_reserve(step, 2, NOW)); /* no chunk to be had */
     tp_mem_fail_after(0);
     add(step, 3); /* now there is: the lost one leaves no hole */
     tp_step_close(step);
@@ -245,7 +263,7 @@ static void test_no_memory(void **state)
 static void *add_many(void *argument)
 {
     for (uint32_t i = 0; i < EACH; i++) {
-        tp_record *slot = tp_step_reserve(argument, i);
+        tp_record *slot = tp_step_reserve(argument, i, NOW);
         slot->u.stats.count = i;
         put_histogram(argument, slot, i);
         tp_step_fill(argument, slot);
@@ -284,6 +302,7 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_time),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_histograms),
         cmocka_unit_test(test_no_memory_for_histograms),
