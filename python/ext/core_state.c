@@ -6,7 +6,7 @@
 
 int64_t core_call_int(PyObject *function)
 {
-    PyObject *number = PyObject_CallFunctionObjArgs(function, NULL);
+    PyObject *number = PyObject_CallNoArgs(function);
     const int64_t value = number == NULL ? -1 : PyLong_AsLongLong(number);
     Py_XDECREF(number);
     return value;
@@ -14,7 +14,7 @@ int64_t core_call_int(PyObject *function)
 
 PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument)
 {
-    PyObject *enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
+    PyObject *enabled = PyObject_CallNoArgs(state->is_grad_enabled);
     PyObject *off = enabled == NULL
                         ? NULL
                         : PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);

@@ -8,7 +8,7 @@
 /* Calls function() and compares the result with True. -1: an error is set. */
 static int is_true(PyObject *function)
 {
-    PyObject *value = PyObject_CallFunctionObjArgs(function, NULL);
+    PyObject *value = PyObject_CallNoArgs(function);
     if (value == NULL) {
         return -1;
     }

@@ -106,7 +106,9 @@ bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *i
             return false;
         }
     }
-    running->entry_sequence_nr = core_call_int(state->sequence_nr);
+    if (hook->monitor->follows_inputs) {
+        running->entry_sequence_nr = core_call_int(state->sequence_nr);
+    }
     return !PyErr_Occurred();
 }
 

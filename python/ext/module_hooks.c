@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "compiled_hooks.h"
 #include "gradient_hooks.h"
@@ -53,6 +52,7 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     hook->linear = is_linear(monitor->state, args[0]);
     hook->filter =
         side_filter_of(monitor->config, target < 0 ? NULL : &monitor->config->targets[target]);
+    monitor->follows_inputs |= hook->recorded && side_is_wanted(&hook->filter, SIDE_INPUT_GRAD);
     hook->name = core_name(args[1]);
     hook->module = PyWeakref_NewRef(args[0], NULL);
     if (PyErr_Occurred() || (root && !structure_note(hook, args[0]))) {
@@ -140,7 +140,10 @@ static bool record_side(module_hook *hook, const frame *running, enum side side,
                         PyObject *const *sources, const tensor_list *tensors)
 {
     const uint32_t role = side == SIDE_INPUT ? TP_ROLE_INPUT : TP_ROLE_OUTPUT;
-    PyObject *number = side_number(hook, side, sources);
+    const enum side back = side == SIDE_INPUT ? SIDE_INPUT_GRAD : SIDE_OUTPUT_GRAD;
+    /* Where there are gradients modules share the hooks of what they remember. */
+    const bool shared = running->gradients && side_is_wanted(&hook->filter, back);
+    PyObject *number = tensors->count == 0 ? side_number(hook, side, sources) : NULL;
     if (number != NULL) {
         const bool ok = record_number(hook, running, number, role);
         Py_DECREF(number);
@@ -149,8 +152,7 @@ static bool record_side(module_hook *hook, const frame *running, enum side side,
     for (uint32_t i = 0; i < tensors->count; i++) {
         reading values;
         const tensor_view *view = &tensors->items[i];
-        /* Where there are gradients modules share the hooks of what they remember. */
-        const bool remember = running->gradients || tensor_view_bytes(view) > READ_AGAIN_BYTES;
+        const bool remember = shared || tensor_view_bytes(view) > READ_AGAIN_BYTES;
         const int result = reading_take(hook->monitor, view, remember, hook->name, &values);
         if (result == READ_FAILED) {
             return false;
@@ -307,7 +309,7 @@ static PyObject *hook_forward_pre(PyObject *self, PyObject *const *args, Py_ssiz
         Py_RETURN_NONE;
     }
     monitor_object *monitor = hook->monitor;
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     PyObject *result =
         enter(hook, args) ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_add_time(monitor, begin);
@@ -326,7 +328,7 @@ static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     if (running == NULL) {
         Py_RETURN_NONE; /* the hooks were registered while it ran */
     }
-    const uint64_t begin = tp_clock_monotonic();
+    const uint64_t begin = monitor_now(monitor);
     const bool recorded = running->values || running->gradients;
     monitor->exporting = monitor->exporting && !hook->root;
     PyObject *result = !recorded || leave(hook, running, args + 1)

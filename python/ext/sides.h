@@ -27,6 +27,12 @@ typedef struct side_filter {
 /* target NULL: every tensor, those of integers if the configuration says so. */
 side_filter side_filter_of(const tp_config *config, const tp_target *target);
 
+/* Is anything of this side to be recorded? */
+static inline bool side_is_wanted(const side_filter *filter, enum side side)
+{
+    return !filter->by_spec || filter->specs[side].given;
+}
+
 /* Makes the list of the tensors to be recorded of one side. values: for inputs the tuple of the
  * positional and the dict of the keyword arguments, for outputs what the module returned. A spec
  * that does not fit these gives an empty list and, once, a warning that shows what is there. The

@@ -370,14 +370,15 @@ void tensor_list_init(tensor_list *list)
     list->capacity = TENSOR_LIST_INLINE;
 }
 
-static bool append(tensor_list *list, const tensor_view *view)
+/* Room for one more; NULL when memory ran out. */
+static tensor_view *next_view(tensor_list *list)
 {
     if (list->count == list->capacity) {
         const bool was_inline = list->items == list->inline_items;
         const size_t size = (size_t)list->capacity * 2 * sizeof(tensor_view);
         tensor_view *items = tp_realloc(was_inline ? NULL : list->items, size);
         if (items == NULL) {
-            return false;
+            return NULL;
         }
         if (was_inline) {
             memcpy(items, list->inline_items, sizeof(list->inline_items));
@@ -385,8 +386,7 @@ static bool append(tensor_list *list, const tensor_view *view)
         list->items = items;
         list->capacity *= 2;
     }
-    list->items[list->count++] = *view;
-    return true;
+    return &list->items[list->count];
 }
 
 PyObject *tensor_list_unpack(core_state *state, tensor_list *list, PyObject *value)
@@ -413,12 +413,9 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bo
         return true;
     }
     if (tensor_type_kind(state, Py_TYPE(value)) != TYPE_OTHER) {
-        tensor_view view;
-        if (!view_open(state, value, &view, integers) || append(list, &view)) {
-            return true;
-        }
-        tensor_view_close(&view);
-        return false;
+        tensor_view *view = next_view(list);
+        list->count += view != NULL && view_open(state, value, view, integers);
+        return view != NULL;
     }
     if (PyTuple_Check(value)) {
         const Py_ssize_t size = PyTuple_Size(value);
