@@ -105,9 +105,10 @@ void monitor_hand_over_time(monitor_object *monitor)
 
 frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
 {
-    frame *new = monitor->spare_frame;
-    monitor->spare_frame = NULL;
-    if (new == NULL) {
+    frame *new = monitor->spare_frames;
+    if (new != NULL) {
+        monitor->spare_frames = new->next_spare;
+    } else {
         new = tp_alloc(sizeof(*new));
     }
     if (new == NULL) {
@@ -205,11 +206,8 @@ void monitor_free_frame(monitor_object *monitor, frame *old)
     }
     passages_free(old->within);
     Py_DECREF((PyObject *)(void *)old->hook);
-    if (monitor->spare_frame == NULL) {
-        monitor->spare_frame = old;
-    } else {
-        tp_free(old);
-    }
+    old->next_spare = monitor->spare_frames;
+    monitor->spare_frames = old;
 }
 
 bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t slot)

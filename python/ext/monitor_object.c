@@ -172,7 +172,11 @@ static void monitor_dealloc(PyObject *object)
     Py_CLEAR(self->on_first_step);
     tp_free(self->micro_steps);
     tp_free(self->frames);
-    tp_free(self->spare_frame);
+    while (self->spare_frames != NULL) {
+        frame *spare = self->spare_frames;
+        self->spare_frames = spare->next_spare;
+        tp_free(spare);
+    }
     tp_free(self->pending);
     Py_XDECREF(self->warned_reasons);
     Py_XDECREF(self->leaf_handles);

@@ -34,6 +34,7 @@ typedef struct input_edge {
 /* One running forward of one module, from its pre-hook to its hook. */
 #define FRAME_INLINE_EDGES 4
 typedef struct frame {
+    struct frame *next_spare; /* while it isn't in use */
     struct module_hook *hook; /* owned */
     bool training;            /* a training forward, recorded or not */
     bool values;              /* its activations are recorded */
@@ -95,7 +96,7 @@ typedef struct monitor_object {
     memo_table memo;
     frame **frames;
     uint32_t frame_count, frame_capacity;
-    frame *spare_frame; /* for reuse */
+    frame *spare_frames; /* for reuse: as many as have run within one another */
     pending_grad *pending;
     uint32_t pending_count, pending_capacity;
     PyObject *leaf_handles; /* list: handles of hooks on nodes that outlive the graph */
