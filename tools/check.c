@@ -144,6 +144,10 @@ static void print_files(const tp_config *config)
         }
         print_ops(config);
         puts("");
+        if (config->step_count_per_record == 1) {
+            puts("  which makes a file of every step and quantity; \"step_count_per_record\": 1000 "
+                 "puts 1000 steps into one");
+        }
     }
     if ((config->formats & TP_FORMAT_SQLITE) != 0) {
         puts("writes an SQLite database with all statistics");

@@ -13,11 +13,15 @@ static const char help[] =
     "  gradients  gradients of all parameters, cheap enough to stay on for months\n"
     "  nan        everything there is, to find where a NaN or an explosion begins\n"
     "  compare    everything there is with exact numbers and without alerts, for two runs that\n"
-    "             should be the same\n"
+    "             should be the same. Of inputs it takes the whole gradient, which is the only\n"
+    "             one that a compiled model has, so that it may be compared with an eager one.\n"
     "\n"
+    "It does the same under both, for it names each switch whose default differs between them.\n"
     "`tensorprobe check monitor.json` says what it will do.\n"
     "\n"
     "  --help     this text\n";
+
+#define NAMES "gradients, nan or compare"
 
 #define RULES                                                                                      \
     "    \"alert\": {\n"                                                                           \
@@ -35,6 +39,7 @@ static const char help[] =
     "    \"param_distribution\": true,\n"                                                          \
     "    \"mv_distribution\": true,\n"
 
+/* Every field whose default differs between TrainerMon and watch() stands in each of these. */
 static const struct purpose {
     const char *name;
     const char *text;
@@ -42,7 +47,10 @@ static const struct purpose {
     {"gradients",
      "{\n"
      "    \"targets\": {},\n"
+     "    \"xy_distribution\": false,\n"
      "    \"wg_distribution\": true,\n"
+     "    \"param_distribution\": false,\n"
+     "    \"mv_distribution\": false,\n"
      "    \"ops\": [\"norm\", \"min\", \"max\", \"nans\"],\n" RULES "    \"format\": \"csv\",\n"
      "    \"step_count_per_record\": 1000\n"
      "}\n"},
@@ -53,6 +61,7 @@ static const struct purpose {
      "}\n"},
     {"compare", "{\n" EVERYTHING "    \"ops\": [\"norm\", \"min\", \"max\", \"mean\", \"zeros\", "
                 "\"nans\", \"shape\", \"dtype\"],\n"
+                "    \"input_grad\": \"tensor\",\n"
                 "    \"alert\": {\"rules\": []},\n"
                 "    \"format\": \"csv\",\n"
                 "    \"ndigits\": 0,\n"
@@ -67,6 +76,10 @@ int tp_tool_init(int argc, char **argv)
     if (tp_tool_option(argc, argv, options, help, &result) != 0) {
         return result;
     }
+    if (optind == argc) {
+        fputs("tensorprobe init: for which purpose? " NAMES "\n", stderr);
+        return tp_tool_usage(argv[0]);
+    }
     if (optind != argc - 1) {
         return tp_tool_usage(argv[0]);
     }
@@ -76,6 +89,6 @@ int tp_tool_init(int argc, char **argv)
             return TP_EXIT_OK;
         }
     }
-    fprintf(stderr, "tensorprobe init: there is no purpose %s\n", argv[optind]);
+    fprintf(stderr, "tensorprobe init: there is no purpose %s; write " NAMES "\n", argv[optind]);
     return tp_tool_usage(argv[0]);
 }

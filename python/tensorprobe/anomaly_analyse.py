@@ -103,16 +103,34 @@ def read_file(path: Path) -> Iterator[tuple[str, Anomaly]]:
 def find_files(directory: Path) -> list[Path]:
     """Return the ``anomaly.json`` of every rank below a directory, or below its anomaly_detected.
 
-    Raises BadFileError when there is none.
+    Or the only one in a rank's own directory. Raises BadFileError when there is none.
     """
     for place in (directory / "anomaly_detected", directory):
         found = sorted(place.glob("*/anomaly.json"))
         if found:
             return found
+    if (directory / "anomaly.json").exists():
+        return [directory / "anomaly.json"]
     raise BadFileError(
         f"{directory}: holds no rank<R>/anomaly.json; give the anomaly_detected of an output "
         'directory whose configuration has "alert": {"rules": […], "dump": true}'
     )
+
+
+def find_others(files: list[Path]) -> list[Path]:
+    """Return the directories, beside those of these files, of which some anomaly is known.
+
+    What lies in ``anomaly_detected`` are links to the files of the latest run.
+    """
+    own = {path.resolve() for path in files}
+    beside = {other for path in own for other in path.parent.parent.glob("*/anomaly.json")} - own
+    found: list[Path] = []
+    for path in sorted(beside, key=lambda other: other.stat().st_mtime):
+        try:
+            found.extend([path.parent] if any(True for _ in read_file(path)) else [])
+        except BadFileError:
+            continue  # it was not asked for
+    return found
 
 
 def first(
@@ -201,6 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for index, (_, anomaly) in enumerate(found):
         print(f"{index}: rank {anomaly.rank}: {anomaly.message}")
     print(f"{len(found)} of {len(anomalies)} anomalies of {len(files)} ranks are in {path}")
+    if not anomalies:
+        for other in find_others(files):
+            print(f"another run has anomalies: python -m tensorprobe.anomaly_analyse -d {other}")
     return status
 
 

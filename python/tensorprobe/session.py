@@ -416,6 +416,8 @@ class Session:
         self._structure_is_printed = True
         if self._config["exit_after_struct"]:
             self.close()
+            if self._is_lowest_rank:
+                print('> the run ends here; "exit_after_struct": false goes on', flush=True)
             raise SystemExit(0)
 
     @staticmethod

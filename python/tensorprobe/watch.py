@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core
+from tensorprobe._config_file import ConfigSource, config_source
 from tensorprobe._ranks import this_rank
 from tensorprobe.session import Session
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 def watch(
     model: torch.nn.Module | Sequence[torch.nn.Module],
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+    config: ConfigSource | None = None,
     *,
     output_dir: str | os.PathLike[str] | None = None,
-    config: dict[str, Any] | None = None,
     rank: int | None = None,
     run_id: str | None = None,
     **shortcuts: Any,
 ) -> Session:
     """Watches everything in the model until ``close()``, or to the end of a ``with`` block.
 
-    config: fields of a JSON configuration that differ from the defaults of ``watch``. shortcuts
-    are single fields of it, as in ``format="csv"``, ``ops=["norm"]`` or ``targets={"fc1": {}}``.
+    config: the path of a JSON file, or the same as a dict; what it leaves out has the defaults of
+    ``watch``. shortcuts are single fields of it, as in ``format="csv"``, ``ops=["norm"]`` or
+    ``targets={"fc1": {}}``, and go over a dict's; a file has them all in itself.
     optimizer: its ``step()`` ends a step; of several that of the last one. None: the first one that
     steps and has a parameter of the model, which may be made later.
     output_dir: default is TENSORPROBE_OUTPUT_DIR, else ``./monitor_output``. model: several are
@@ -36,11 +37,20 @@ def watch(
     Raises ConfigError (a ValueError) when the configuration is wrong.
     """
     rank = this_rank() if rank is None else rank
+    if config is None or isinstance(config, dict):
+        config = {**(config or {}), **shortcuts}
+    elif not isinstance(config, (str, os.PathLike)):
+        raise TypeError(f"config is the path of a JSON file or a dict, not {config!r}")
+    elif shortcuts:
+        given = ", ".join(shortcuts)
+        raise TypeError(
+            f"watch() got {given} beside a configuration file: write it into {os.fspath(config)}"
+        )
     monitor = _core.Monitor(
-        config_json=json.dumps({**(config or {}), **shortcuts}),
         rank=rank,
         output_dir=None if output_dir is None else os.fspath(output_dir),
         run_id=run_id,
         watch=True,
+        **config_source(config),
     )
     return Session(monitor, model, optimizer, rank=rank)

@@ -240,6 +240,34 @@ def test_order(tmp_path: Path, seed: int, case: int) -> None:
     assert all(entry in wanted for entry in found)
 
 
+def test_anomalies_of_an_earlier_run_are_pointed_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The link is that of the latest run, which may be the one after the one that broke."""
+    runs = []
+    for bad in (1, -1, -1):
+        monitor = TrainerMon(CONFIG, output_dir=tmp_path)
+        train(monitor, 2, bad)
+        runs.append(monitor.directory)
+    capsys.readouterr()
+    folder = str(tmp_path / "anomaly_detected")
+    assert anomaly_analyse.main(["-d", folder]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("0 of 0 anomalies of 1 ranks are in ")
+    command = "another run has anomalies: python -m tensorprobe.anomaly_analyse "
+    assert shown[1:] == [f"{command}-d {Path(runs[0]).resolve()}"]
+    assert anomaly_analyse.main(shown[1].removeprefix(command).split()) == 0
+    shown = capsys.readouterr().out.splitlines()
+    count = len(json.loads(Path(runs[0], "anomaly.json").read_text()))
+    assert shown[0].startswith("0: rank 0: AnomalyNan in ")
+    assert shown[-1].startswith(f"8 of {count} anomalies of 1 ranks are in {runs[0]}")
+    monitor = TrainerMon(CONFIG, output_dir=tmp_path)
+    train(monitor, 2, 0)
+    capsys.readouterr()
+    assert anomaly_analyse.main(["-d", folder]) == 0
+    assert "another run" not in capsys.readouterr().out
+
+
 def test_documented_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two pipeline stages: the backward runs from the last one to the first."""
     monitor = TrainerMon(CONFIG, output_dir=tmp_path)

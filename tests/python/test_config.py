@@ -254,15 +254,30 @@ def test_init_prints_a_configuration(
     path = tmp_path / "monitor.json"
     path.write_text(run(purpose, command="init").stdout)
     assert fits(json.loads(path.read_text()), schema)
-    for arguments in ([path], ["--watch", path]):  # the same over both defaults
-        done = run(*arguments)
-        assert done.stderr == ""
-        assert done.stdout.count("raises an alert when") == rules
-        if arguments == [path]:
-            lines = done.stdout.splitlines()
-            assert [line.strip() for line in lines if line.startswith("  ")] == records
+    done = run(path)
+    assert done.stderr == ""
+    assert done.stdout.count("raises an alert when") == rules
+    lines = done.stdout.splitlines()
+    assert [line.strip() for line in lines if line.startswith("  ")] == records
+    # The same over both defaults, now and when a field gets another one.
+    assert run("--watch", path).stdout == done.stdout
+    table = [re.split(r" (?<!\\)\| ", line) for line in run("--fields").stdout.splitlines()]
+    differing = [row[0].strip("| `") for row in table[2:] if row[2] != row[3]]
+    assert len(differing) >= 8
+    for field in differing:
+        own = json.loads(path.read_text())
+        for part in field.split("."):
+            own = own[part]
     assert purpose in run("--help", command="init").stdout
-    assert "there is no purpose" in run("speed", command="init", status=2).stderr
+    assert purpose in run(command="init", status=2).stderr
+    assert "there is no purpose gradient; " in run("gradient", command="init", status=2).stderr
+
+
+def test_check_says_that_there_will_be_many_csv_files(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.json"
+    path.write_text('{"wg_distribution": true, "format": "csv"}')
+    assert '"step_count_per_record": 1000 puts 1000 steps into one' in run(path).stdout
+    assert "step_count_per_record" not in run("--watch", path).stdout
 
 
 @pytest.mark.parametrize(

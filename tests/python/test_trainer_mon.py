@@ -910,6 +910,7 @@ def test_print_struct_ends_the_run(tmp_path: Path, arguments: tuple[str, ...]) -
     assert not [line for line in lines if line in ("caught", "after step 0")]
     assert list(structure)[:2] == ["0:", "0:embedding.word_embedding"]
     assert len(structure) == 7  # those that were called
+    assert lines[-1] == '> the run ends here; "exit_after_struct": false goes on'
     assert structure["0:encoder.layers.0"] == {
         "input": {"config": "tuple[2]", "0": X, "1": NONE},
         "output": {"config": "tuple[2]", "0": X, "1": "size=(4,), dtype=torch.float64"},
@@ -931,6 +932,7 @@ def test_print_struct_may_go_on(tmp_path: Path) -> None:
         f"after step {step}" for step in range(3)
     ]
     assert lines.count("> module struct:") == 1
+    assert not [line for line in lines if "the run ends here" in line]
     assert lines[-1] == "0"
 
 
