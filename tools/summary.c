@@ -31,7 +31,8 @@ struct summary {
     uint64_t step_ns, hook_ns, writer_ns, wait_ns;
     uint64_t alert_steps, alerts;
     uint32_t attempts;
-    bool closed; /* the last frame is the mark of a clean end */
+    bool closed;    /* the last frame is the mark of a clean end */
+    tp_buf reached; /* of the last batch, if it is partial: how far it came */
     tp_buf alert_text;
     tp_buf series; /* struct series, in the order in which they were met */
     tp_map places; /* of keys among them: damage can leave any id */
@@ -84,8 +85,37 @@ static tp_status take_records(struct summary *summary, const tp_reader *reader,
     return TP_OK;
 }
 
+/* Where a step that did not reach its end was: at its last record, by the order of execution. */
+static void describe_end(tp_buf *text, const tp_reader *reader, const tp_batch *batch)
+{
+    const tp_record *last = NULL;
+    char name[512] = "?";
+    tp_buf_clear(text);
+    if ((batch->flags & TP_BATCH_PARTIAL) == 0 || batch->records == NULL) {
+        return;
+    }
+    for (uint64_t i = 0; i < batch->count; i++) {
+        const tp_record *record = &batch->records[i];
+        if (record->state == TP_SLOT_DONE && (last == NULL || record->order > last->order)) {
+            last = record;
+        }
+    }
+    const tp_key *key = last != NULL ? tp_reader_key(reader, last->key) : NULL;
+    if (key == NULL) {
+        return;
+    }
+    const char *quantity = tp_quantity_name(key->quantity);
+    tp_row_name(key, 0, name, sizeof name);
+    tp_buf_printf(text,
+                  "reached  %s %s, micro step %" PRIu32 ", call %" PRIu32 ", of step %" PRIu64
+                  " (%" PRIu64 " records, %" PRIu32 " of them unfinished)\n",
+                  quantity != NULL ? quantity : "?", name, last->micro_step, last->call,
+                  batch->step, batch->count, batch->unfilled);
+}
+
 static tp_status take_batch(struct summary *summary, const tp_reader *reader, const tp_batch *batch)
 {
+    describe_end(&summary->reached, reader, batch);
     if (summary->steps == 0) {
         summary->first_step = batch->step;
     }
@@ -185,6 +215,7 @@ static void print_steps(const struct summary *summary)
         printf(", %" PRIu64 " given up", summary->gaps);
     }
     puts(summary->closed ? ", closed" : ", not closed: still running, or killed");
+    fwrite(summary->reached.data, 1, summary->reached.size, stdout);
 }
 
 static void print_quantities(const struct summary *summary, const tp_reader *reader)
@@ -297,7 +328,8 @@ int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bo
     if (tp_reader_open(&reader, directory, &error) != TP_OK) {
         return tp_tool_failed(name, &error);
     }
-    struct summary summary = {.alert_text = TP_BUF_INIT, .series = TP_BUF_INIT};
+    struct summary summary = {
+        .reached = TP_BUF_INIT, .alert_text = TP_BUF_INIT, .series = TP_BUF_INIT};
     int result = read_all(reader, &summary, all_alerts, name);
     print_run(tp_reader_run(reader), &summary);
     print_steps(&summary);
@@ -307,6 +339,7 @@ int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bo
     if (all_series) {
         print_series(&summary, reader);
     }
+    tp_buf_free(&summary.reached);
     tp_buf_free(&summary.alert_text);
     tp_buf_free(&summary.series);
     tp_map_free(&summary.places);

@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -31,6 +32,15 @@ tp_status tp_path_join(char path[TP_PATH_MAX], const char *a, const char *b)
     return length < 0 || length >= TP_PATH_MAX ? TP_ERR_ARGUMENT : TP_OK;
 }
 
+tp_status tp_path_absolute(char absolute[TP_PATH_MAX], const char *path)
+{
+    char here[TP_PATH_MAX] = "";
+    if (path[0] == '/') {
+        return tp_path_join(absolute, "", path + 1);
+    }
+    return getcwd(here, sizeof here) != NULL ? tp_path_join(absolute, here, path) : TP_ERR_IO;
+}
+
 tp_status tp_dir_make(const char *path, tp_error *error)
 {
     char part[TP_PATH_MAX];
@@ -54,6 +64,47 @@ tp_status tp_dir_make(const char *path, tp_error *error)
         part[i] = path[i];
     }
     return TP_OK;
+}
+
+tp_status tp_dir_make_private(const char *path, bool *made, tp_error *error)
+{
+    struct stat info;
+    *made = mkdir(path, 0700) == 0;
+    if (*made) {
+        return TP_OK;
+    }
+    if (errno != EEXIST || lstat(path, &info) != 0) {
+        return fail_errno_on(error, "make directory", path, errno);
+    }
+    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+        return tp_fail(error, TP_ERR_IO, "%s is not a directory of this user alone", path);
+    }
+    return TP_OK;
+}
+
+void tp_dir_remove(const char *path, const char *last)
+{
+    char name[TP_PATH_MAX];
+    const struct dirent *entry;
+    DIR *listing = opendir(path);
+    if (listing == NULL) {
+        return;
+    }
+    while ((entry = readdir(listing)) != NULL) {
+        if (strcmp(entry->d_name, last) != 0 && tp_path_join(name, path, entry->d_name) == TP_OK) {
+            unlink(name);
+        }
+    }
+    closedir(listing);
+    if (tp_path_join(name, path, last) == TP_OK) {
+        unlink(name);
+    }
+    rmdir(path);
+}
+
+void tp_file_remove(const char *path)
+{
+    unlink(path);
 }
 
 tp_status tp_file_append(const char *path, int *fd, uint64_t *size, tp_error *error)

@@ -16,6 +16,17 @@
 /* Makes the directory and its missing parents (mode 0755). */
 tp_status tp_dir_make(const char *path, tp_error *error);
 
+/* Makes a directory that nobody else can look into. One that is there must be like that, and no
+ * symbolic link: TP_ERR_IO; *made tells which. Its parent exists. */
+tp_status tp_dir_make_private(const char *path, bool *made, tp_error *error);
+
+/* Removes the directory and the files in it, `last` (a name) after all others. What can't be
+ * removed stays. */
+void tp_dir_remove(const char *path, const char *last);
+
+/* Accepts that there is none. */
+void tp_file_remove(const char *path);
+
 /* Opens for appending, making the file if need be; *size is its length. Close with tp_file_close.
  */
 tp_status tp_file_append(const char *path, int *fd, uint64_t *size, tp_error *error);
@@ -49,6 +60,10 @@ tp_status tp_file_link(const char *path, const char *target, tp_error *error);
 
 /* Writes "a/b" to path; TP_ERR_ARGUMENT when it is too long. */
 tp_status tp_path_join(char path[TP_PATH_MAX], const char *a, const char *b);
+
+/* The path as it is called from anywhere. TP_ERR_ARGUMENT: too long. TP_ERR_IO: there is no current
+ * directory any more. */
+tp_status tp_path_absolute(char absolute[TP_PATH_MAX], const char *path);
 
 /* Tests only: the n-th call of tp_file_write from now on (1 is the next) fails with this errno
  * after writing half of its bytes, and so does every one after it; 0 ends that. */

@@ -322,6 +322,21 @@ uint64_t tp_journal_bytes(const tp_journal *journal)
     return journal->bytes;
 }
 
+void tp_journal_leave(tp_journal **journal)
+{
+    tp_journal *closing = *journal;
+    if (closing != NULL) {
+        tp_file_close(closing->fd);
+        ZSTD_freeCCtx(closing->packer);
+        tp_buf_free(&closing->payload);
+        tp_buf_free(&closing->out);
+        tp_index_free(&closing->index);
+        tp_overviews_free(&closing->overviews);
+        tp_free(closing);
+        *journal = NULL;
+    }
+}
+
 tp_status tp_journal_close(tp_journal **journal, tp_error *error)
 {
     tp_journal *closing = *journal;
@@ -332,13 +347,6 @@ tp_status tp_journal_close(tp_journal **journal, tp_error *error)
     if (status == TP_OK) {
         status = put_end(closing, TP_FRAME_CLOSE, error);
     }
-    tp_file_close(closing->fd);
-    ZSTD_freeCCtx(closing->packer);
-    tp_buf_free(&closing->payload);
-    tp_buf_free(&closing->out);
-    tp_index_free(&closing->index);
-    tp_overviews_free(&closing->overviews);
-    tp_free(closing);
-    *journal = NULL;
+    tp_journal_leave(journal);
     return status;
 }

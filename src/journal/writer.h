@@ -30,6 +30,9 @@ tp_position tp_journal_position(const tp_journal *journal);
 /* Bytes written since open. */
 uint64_t tp_journal_bytes(const tp_journal *journal);
 
+/* Closes without that mark, for a journal of which it isn't known how it ended. Accepts NULL. */
+void tp_journal_leave(tp_journal **journal);
+
 /* Appends the mark of a clean end and closes. Accepts NULL; sets *journal to NULL, also when it
  * fails. */
 tp_status tp_journal_close(tp_journal **journal, tp_error *error);

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "monitor/box.h"
 #include "monitor/hooks.h"
 #include "monitor/run.h"
 #include "monitor/writer.h"
@@ -23,6 +24,7 @@ struct tp_monitor {
     config_entry *configs; /* the first is the one in force */
     bool watch_defaults;
     tp_registry *registry;
+    tp_box *box; /* NULL: there is no place for one */
     tp_writer *writer;
     pthread_mutex_t step_lock; /* held while a slot is reserved, and while steps change places */
     tp_step *step;             /* the open one; NULL: there was no memory for it */
@@ -66,6 +68,7 @@ static void after_fork_in_child(void)
     atomic_fetch_add(&generation, 1);
     for (tp_monitor *monitor = open_monitors; monitor != NULL; monitor = monitor->next) {
         tp_writer_abandon(monitor->writer);
+        tp_box_abandon(monitor->box);
     }
     open_monitors = NULL;
     pthread_mutex_unlock(&open_monitors_lock);
@@ -140,6 +143,7 @@ static void free_monitor(tp_monitor *monitor)
 {
     tp_step_free(monitor->step);
     pthread_mutex_destroy(&monitor->step_lock);
+    tp_box_close(monitor->box);
     tp_registry_free(monitor->registry);
     while (monitor->configs != NULL) {
         config_entry *entry = monitor->configs;
@@ -173,7 +177,7 @@ static bool is_wanted_step(const tp_monitor *monitor)
 /* A step to be filled next: the given one, or a new one. NULL without memory. */
 static tp_step *begin_step(tp_monitor *monitor, tp_step *step)
 {
-    if (step == NULL && tp_step_new(&step, FIRST_CAPACITY) != TP_OK) {
+    if (step == NULL && tp_step_new(&step, FIRST_CAPACITY, tp_box_memory(monitor->box)) != TP_OK) {
         return NULL;
     }
     tp_step_begin(step, monitor->step_number);
@@ -212,6 +216,8 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
         status = tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
     }
     if (status == TP_OK) {
+        const tp_plan plan = tp_plan_of(config_of(monitor), monitor->run.rank);
+        monitor->box = tp_box_open(monitor->directory, &monitor->run, &plan, monitor->registry);
         monitor->step = begin_step(monitor, NULL);
         if (monitor->step == NULL) {
             status = tp_fail(error, TP_ERR_NOMEM, "no memory for a step");
@@ -219,7 +225,8 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
     }
     if (status == TP_OK) {
         const tp_writer_options writer = {monitor->base,     monitor->directory, monitor->run,
-                                          monitor->pp_stage, config_of(monitor), monitor->registry};
+                                          monitor->pp_stage, config_of(monitor), monitor->registry,
+                                          monitor->box};
         status = tp_writer_open(&monitor->writer, &writer, error);
     }
     if (status != TP_OK) {

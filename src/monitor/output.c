@@ -9,30 +9,21 @@
 #include "base/mem.h"
 #include "journal/writer.h"
 #include "monitor/console.h"
-#include "monitor/follower.h"
+#include "monitor/plan.h"
 #include "monitor/rule_options.h"
 #include "monitor/run.h"
-
-enum { CSV, TENSORBOARD, SQLITE, ANOMALY, FOLLOWERS };
-
-static const tp_sink *const sinks[FOLLOWERS] = {
-    [CSV] = &tp_sink_csv,
-    [TENSORBOARD] = &tp_sink_tensorboard,
-    [SQLITE] = &tp_sink_sqlite,
-    [ANOMALY] = &tp_sink_anomaly,
-};
 
 struct tp_output {
     tp_writer_options options;
     tp_journal *journal; /* NULL until the first step */
     tp_rules *rules;
-    tp_follower *followers[FOLLOWERS]; /* NULL: absent, or before the first step */
+    tp_follower *followers[TP_PLAN_SINKS]; /* NULL: absent, or before the first step */
     bool has_batch; /* the journal has the present step's batch, but not its alerts yet */
     tp_console console;
     tp_buf alerts; /* of the present step */
     int lock_fd;
     /* Copies for readers of counters on other threads. */
-    atomic_ullong alert_count, bytes_journal, bytes_followers[FOLLOWERS], followed_steps;
+    atomic_ullong alert_count, bytes_journal, bytes_followers[TP_PLAN_SINKS], followed_steps;
 };
 
 static tp_status make_rules(tp_rules **out, const tp_config *config, const tp_registry *registry)
@@ -61,51 +52,22 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
     return TP_OK;
 }
 
-static bool is_wanted(const tp_config *config, uint32_t follower)
-{
-    switch (follower) {
-    case CSV:
-        return (config->formats & TP_FORMAT_CSV) != 0;
-    case TENSORBOARD:
-        return (config->formats & TP_FORMAT_TENSORBOARD) != 0;
-    case SQLITE:
-        return (config->formats & TP_FORMAT_SQLITE) != 0;
-    default:
-        return config->alert_dump && config->rule_count > 0;
-    }
-}
-
-static tp_sink_options sink_options(const tp_output *output)
-{
-    const tp_config *config = output->options.config;
-    return (tp_sink_options){
-        .directory = output->options.directory,
-        .rank = output->options.run.rank,
-        .op_count = config->op_count,
-        .ops = config->ops,
-        .ndigits = config->ndigits,
-        .steps_per_file = config->step_count_per_record,
-    };
-}
-
-static tp_status open_follower(tp_output *output, uint32_t follower, tp_error *error)
-{
-    const tp_sink_options options = sink_options(output);
-    return tp_follower_open(&output->followers[follower], sinks[follower], &options, error);
-}
-
 /* Makes the directory with everything in it. The followers' cursors come before the journal's first
  * step, so that recovery finds out from any journal what was to be written. */
 static tp_status open_directory(tp_output *output, tp_error *error)
 {
     const tp_writer_options *options = &output->options;
+    const tp_plan plan = tp_plan_of(options->config, options->run.rank);
     tp_status status = tp_dir_make(options->directory, error);
     if (status == TP_OK && output->lock_fd < 0) {
         status = tp_run_lock(options->directory, &output->lock_fd, error);
     }
-    for (uint32_t i = 0; status == TP_OK && i < FOLLOWERS; i++) {
-        if (output->followers[i] == NULL && is_wanted(options->config, i)) {
-            status = open_follower(output, i, error);
+    if (status == TP_OK) {
+        status = tp_box_announce(options->box, error);
+    }
+    for (uint32_t i = 0; status == TP_OK && i < TP_PLAN_SINKS; i++) {
+        if (output->followers[i] == NULL && tp_plan_wants(&plan, i)) {
+            status = tp_plan_open(&plan, i, options->directory, &output->followers[i], error);
         }
     }
     if (status == TP_OK) {
@@ -119,11 +81,12 @@ static tp_status open_directory(tp_output *output, tp_error *error)
 static bool has_other_files(const tp_output *output, const tp_config *config)
 {
     const tp_config *before = output->options.config;
+    const tp_plan plan = tp_plan_of(config, output->options.run.rank);
     bool other = config->segment_bytes != before->segment_bytes ||
-                 (output->followers[CSV] != NULL &&
+                 (output->followers[TP_PLAN_CSV] != NULL &&
                   config->step_count_per_record != before->step_count_per_record);
-    for (uint32_t i = 0; i < FOLLOWERS; i++) {
-        other |= is_wanted(config, i) != (output->followers[i] != NULL);
+    for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
+        other |= tp_plan_wants(&plan, i) != (output->followers[i] != NULL);
     }
     return other;
 }
@@ -147,8 +110,9 @@ void tp_output_configure(tp_output *output, const tp_config *config)
     } else {
         tp_log(TP_LOG_WARNING, "no memory for other rules: the earlier ones stay");
     }
-    const tp_sink_options options = sink_options(output);
-    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+    const tp_plan plan = tp_plan_of(config, output->options.run.rank);
+    const tp_sink_options options = tp_plan_options(&plan, output->options.directory);
+    for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
         if (output->followers[i] != NULL) {
             tp_follower_configure(output->followers[i], &options);
         }
@@ -202,7 +166,7 @@ static const int64_t *registry_shape(const void *source, uint32_t id, uint32_t *
 static void update_counters(tp_output *output)
 {
     uint64_t least = UINT64_MAX;
-    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+    for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
         if (output->followers[i] != NULL) {
             uint64_t steps = tp_follower_steps(output->followers[i]);
             least = steps < least ? steps : least;
@@ -217,7 +181,7 @@ void tp_output_follow(tp_output *output, const tp_batch *batch)
     const tp_names names = {output->options.registry, registry_key, registry_shape};
     const tp_position position = tp_journal_position(output->journal);
     const tp_record *alerts = (const void *)output->alerts.data;
-    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+    for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
         if (output->followers[i] != NULL) {
             tp_follower_write(output->followers[i], batch, alerts,
                               output->alerts.size / sizeof *alerts, &names, position);
@@ -230,8 +194,8 @@ void tp_output_get_counters(const tp_output *output, tp_monitor_counters *counte
 {
     counters->alerts = atomic_load(&output->alert_count);
     counters->bytes_journal = atomic_load(&output->bytes_journal);
-    counters->bytes_csv = atomic_load(&output->bytes_followers[CSV]);
-    counters->bytes_tensorboard = atomic_load(&output->bytes_followers[TENSORBOARD]);
+    counters->bytes_csv = atomic_load(&output->bytes_followers[TP_PLAN_CSV]);
+    counters->bytes_tensorboard = atomic_load(&output->bytes_followers[TP_PLAN_TENSORBOARD]);
     counters->followed_steps = atomic_load(&output->followed_steps);
 }
 
@@ -243,7 +207,7 @@ tp_status tp_output_finish(tp_output *output)
     if (result != TP_OK) {
         tp_log(TP_LOG_WARNING, "the journal did not end cleanly: %s", error.message);
     }
-    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+    for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
         tp_status status = TP_OK;
         if (opened && output->followers[i] != NULL && tp_follower_is_behind(output->followers[i])) {
             status = tp_follower_catch_up(output->followers[i], UINT64_MAX, &error);
@@ -255,8 +219,11 @@ tp_status tp_output_finish(tp_output *output)
         }
     }
     update_counters(output);
-    for (uint32_t i = 0; i < FOLLOWERS; i++) {
+    for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
         tp_follower_close(&output->followers[i]);
+    }
+    if (opened && result == TP_OK) {
+        tp_box_discard(output->options.box);
     }
     tp_run_unlock(output->options.directory, output->lock_fd, opened && result == TP_OK);
     output->lock_fd = -1;

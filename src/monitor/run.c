@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "monitor/box.h"
 
 #define LOCK_NAME "lock"
 #define JOURNAL_NAME "journal"
@@ -117,11 +118,14 @@ void tp_run_visit_unfinished(const char *base, uint32_t rank, const int *stop,
         char path[TP_PATH_MAX];
         char lock[TP_PATH_MAX];
         char journal[TP_PATH_MAX];
+        char box[TP_PATH_MAX];
         int fd;
         if (strstr(entry->d_name, mark) == NULL ||
             tp_path_join(path, base, entry->d_name) != TP_OK ||
             tp_path_join(lock, path, LOCK_NAME) != TP_OK || access(lock, F_OK) != 0 ||
-            tp_path_join(journal, path, JOURNAL_NAME) != TP_OK || access(journal, F_OK) != 0 ||
+            tp_path_join(journal, path, JOURNAL_NAME) != TP_OK ||
+            tp_path_join(box, path, TP_BOX_NAME) != TP_OK ||
+            (access(journal, F_OK) != 0 && access(box, F_OK) != 0) ||
             tp_run_lock(path, &fd, NULL) != TP_OK) {
             continue;
         }

@@ -24,7 +24,8 @@ tp_status tp_run_lock(const char *directory, int *fd, tp_error *error);
 /* Gives the lock back; clean: and removes the file. fd may be -1. */
 void tp_run_unlock(const char *directory, int fd, int clean);
 
-/* Calls visit for every directory of this rank below base that holds a journal, was left without a
+/* Calls visit for every directory of this rank below base that holds a journal or names a black
+ * box, was left without a
  * clean end and whose process is gone; it is locked during the call. visit returns TP_OK when all
  * is recovered, and gets *stop, which ends the walk. */
 void tp_run_visit_unfinished(const char *base, uint32_t rank, const int *stop,

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "monitor/follower.h"
 #include "monitor/output.h"
+#include "monitor/recover.h"
 #include "monitor/run.h"
 
 #define MS UINT64_C(1000000)
@@ -179,8 +180,11 @@ static bool next_entry(tp_writer *writer, entry *e)
     return found;
 }
 
-static void mark_journaled(tp_writer *writer)
+static void mark_journaled(tp_writer *writer, const entry *e)
 {
+    if (e->step != NULL) {
+        tp_step_set_stored(e->step);
+    }
     atomic_fetch_add(&writer->journaled, 1);
     pthread_mutex_lock(&writer->lock);
     writer->unjournaled--;
@@ -189,11 +193,21 @@ static void mark_journaled(tp_writer *writer)
     pthread_mutex_unlock(&writer->lock);
 }
 
-/* Keeps a step to be filled again; the lock is held. What is returned is left over. */
-static tp_step *keep_spare(tp_writer *writer, tp_step *step)
+/* Whether the step can be filled again. Whoever still holds a slot of it may fill it: nobody else
+ * may. */
+static bool make_empty(tp_step *step)
 {
-    /* Whoever still holds a slot of it may fill it: nobody else may. */
-    if (step == NULL || !tp_step_is_complete(step) || writer->spare_count == MAX_SPARE) {
+    if (step == NULL || !tp_step_is_complete(step)) {
+        return false;
+    }
+    tp_step_empty(step);
+    return true;
+}
+
+/* Keeps an empty step to be filled again; the lock is held. What is returned is left over. */
+static tp_step *keep_spare(tp_writer *writer, tp_step *step, bool is_empty)
+{
+    if (!is_empty || writer->spare_count == MAX_SPARE) {
         return step;
     }
     writer->spare[writer->spare_count++] = step;
@@ -203,6 +217,7 @@ static tp_step *keep_spare(tp_writer *writer, tp_step *step)
 /* Takes the first entry off the queue; its step becomes a spare one. */
 static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
 {
+    const bool is_empty = make_empty(e->step);
     pthread_mutex_lock(&writer->lock);
     writer->first = (writer->first + 1) % writer->capacity;
     writer->count--;
@@ -210,7 +225,7 @@ static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
     if (!journaled) {
         writer->unjournaled--;
     }
-    tp_step *surplus = keep_spare(writer, e->step);
+    tp_step *surplus = keep_spare(writer, e->step, is_empty);
     pthread_cond_broadcast(&writer->done);
     pthread_mutex_unlock(&writer->lock);
     tp_step_abandon(surplus);
@@ -226,11 +241,12 @@ static void *run_writer(void *argument)
         tp_output_configure(writer->output, e.config);
         bool journaled = journal_until_done(writer, &e, &batch);
         if (journaled) {
-            mark_journaled(writer);
+            mark_journaled(writer, &e);
             tp_output_follow(writer->output, &batch);
         } else {
             result = TP_ERR_IO;
         }
+        tp_box_report(writer->options.box);
         finish_entry(writer, &e, journaled);
     }
     tp_status status = tp_output_finish(writer->output);
@@ -242,8 +258,11 @@ static void *run_writer(void *argument)
 static tp_status recover_directory(const char *directory, const int *stop)
 {
     tp_error error;
-    uint64_t steps;
-    tp_status status = tp_follow_directory(directory, stop, &steps, &error);
+    uint64_t steps = 0;
+    tp_status status = tp_recover_run(directory, &steps, &error);
+    if (status == TP_OK) {
+        status = tp_follow_directory(directory, stop, &steps, &error);
+    }
     if (status == TP_END) {
         return status; /* this run is ending; the next one goes on */
     }
@@ -261,6 +280,7 @@ static tp_status recover_directory(const char *directory, const int *stop)
 static void *run_recovery(void *argument)
 {
     tp_writer *writer = argument;
+    tp_recover_boxes(writer->options.base, &writer->stop_recovery);
     tp_run_visit_unfinished(writer->options.base, writer->options.run.rank, &writer->stop_recovery,
                             recover_directory);
     return NULL;
@@ -387,7 +407,7 @@ void tp_writer_submit(tp_writer *writer, tp_step *step, uint64_t *waited_ns)
         writer->queued_bytes += e->bytes;
         pthread_cond_signal(&writer->work);
     }
-    tp_step *surplus = room && !too_much ? NULL : keep_spare(writer, step);
+    tp_step *surplus = room && !too_much ? NULL : keep_spare(writer, step, make_empty(step));
     pthread_mutex_unlock(&writer->lock);
     tp_step_abandon(surplus);
 }

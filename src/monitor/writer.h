@@ -4,6 +4,7 @@
 #define TP_MONITOR_WRITER_H
 
 #include "config/config.h"
+#include "monitor/box.h"
 #include "record/registry.h"
 #include "record/step.h"
 #include "tensorprobe/monitor.h"
@@ -18,6 +19,7 @@ typedef struct tp_writer_options {
     int32_t pp_stage;
     const tp_config *config; /* borrowed until close, as is everything else here */
     const tp_registry *registry;
+    tp_box *box; /* may be NULL */
 } tp_writer_options;
 
 tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_error *error);

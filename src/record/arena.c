@@ -8,15 +8,16 @@
 /* A histogram: low and high (f64), number of bins (u32), 0 (u32), the bins (u64 each). */
 #define HEADER 24u
 
-tp_status tp_arena_open(tp_arena *arena)
+tp_status tp_arena_open(tp_arena *arena, tp_mapping *memory)
 {
+    arena->memory = memory;
     return pthread_mutex_init(&arena->lock, NULL) == 0 ? TP_OK : TP_ERR_NOMEM;
 }
 
 void tp_arena_close(tp_arena *arena)
 {
     for (uint32_t i = 0; i < TP_ARENA_CHUNKS; i++) {
-        tp_free(atomic_load(&arena->chunks[i]));
+        tp_mapping_free(atomic_load(&arena->chunks[i]));
     }
     tp_free(arena->joined);
     pthread_mutex_destroy(&arena->lock);
@@ -37,7 +38,7 @@ static uint8_t *chunk_of(tp_arena *arena, uint64_t number)
         pthread_mutex_lock(&arena->lock);
         chunk = atomic_load(&arena->chunks[number]);
         if (chunk == NULL) {
-            chunk = tp_calloc(1, TP_ARENA_CHUNK);
+            chunk = tp_mapping_alloc(arena->memory, TP_ARENA_CHUNK, 0);
             atomic_store_explicit(&arena->chunks[number], chunk, memory_order_release);
         }
         pthread_mutex_unlock(&arena->lock);
@@ -135,6 +136,35 @@ uint64_t tp_arena_bytes(const tp_arena *arena)
 {
     const uint64_t used = atomic_load(&arena->used);
     return (used + TP_ARENA_CHUNK - 1) / TP_ARENA_CHUNK * TP_ARENA_CHUNK;
+}
+
+void tp_arena_revive(tp_arena *arena, const tp_pieces *pieces)
+{
+    const uint64_t used = atomic_load(&arena->used);
+    const uint64_t most = (uint64_t)TP_ARENA_CHUNK * TP_ARENA_CHUNKS;
+    arena->joined = NULL;
+    atomic_store(&arena->used, used < most ? used : most);
+    for (uint32_t i = 0; i < TP_ARENA_CHUNKS; i++) {
+        uint8_t *chunk = atomic_load(&arena->chunks[i]);
+        if (chunk != NULL) {
+            atomic_store(&arena->chunks[i], tp_pieces_find(pieces, chunk, TP_ARENA_CHUNK));
+        }
+    }
+}
+
+bool tp_arena_holds(const tp_arena *arena, uint64_t place)
+{
+    const uint64_t used = atomic_load(&arena->used);
+    const uint64_t start = place % TP_ARENA_CHUNK;
+    if (place % 8 != 0 || place >= used || start > TP_ARENA_CHUNK - HEADER) {
+        return false;
+    }
+    const uint8_t *chunk = atomic_load(&arena->chunks[place / TP_ARENA_CHUNK]);
+    if (chunk == NULL) {
+        return false;
+    }
+    const uint64_t size = HEADER + 8 * (uint64_t)tp_get_u32(chunk + start + 16);
+    return size <= TP_ARENA_CHUNK - start && size <= used - place;
 }
 
 tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record, tp_histogram *out)

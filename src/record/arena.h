@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/mapping.h"
 #include "tensorprobe/record.h"
 
 #define TP_ARENA_CHUNK 65536u
@@ -18,10 +19,11 @@ typedef struct tp_arena {
     _Atomic(uint8_t *) chunks[TP_ARENA_CHUNKS];
     pthread_mutex_t lock;
     uint8_t *joined; /* the view's bytes, when they had to be copied */
+    tp_mapping *memory;
 } tp_arena;
 
-/* Of zeroed memory. TP_ERR_NOMEM. */
-tp_status tp_arena_open(tp_arena *arena);
+/* Of zeroed memory. Chunks come from memory (NULL: the heap). TP_ERR_NOMEM. */
+tp_status tp_arena_open(tp_arena *arena, tp_mapping *memory);
 void tp_arena_close(tp_arena *arena);
 
 /* Empties it and keeps its memory. Not while somebody puts something in. */
@@ -38,5 +40,11 @@ tp_status tp_arena_view(tp_arena *arena, bool partial, tp_batch *batch);
 
 /* Bytes of memory that it holds, for views not counted. */
 uint64_t tp_arena_bytes(const tp_arena *arena);
+
+/* That of a dead process: finds its chunks where they are now. */
+void tp_arena_revive(tp_arena *arena, const tp_pieces *pieces);
+
+/* Whether a whole histogram lies at this place. */
+bool tp_arena_holds(const tp_arena *arena, uint64_t place);
 
 #endif

@@ -29,6 +29,8 @@ struct tp_registry {
     tp_map shape_ids;
     table keys;   /* tp_key * */
     table shapes; /* shape_entry * */
+    void (*added)(void *watcher);
+    void *watcher;
 };
 
 static uint32_t block_of(uint32_t id, uint32_t *offset)
@@ -149,6 +151,12 @@ static void identify_key(tp_buf *bytes, const tp_key *key)
     tp_buf_put(bytes, global, strlen(global) + 1);
 }
 
+void tp_registry_watch(tp_registry *registry, void (*added)(void *watcher), void *watcher)
+{
+    registry->added = added;
+    registry->watcher = watcher;
+}
+
 /* Looks identity up in ids; adds entry (owned by the table from then on) when it is new. */
 static tp_status add(tp_registry *registry, tp_map *ids, table *t, const void *identity,
                      size_t size, void *(*make)(const void *), const void *what, uint32_t *id)
@@ -173,6 +181,9 @@ static tp_status add(tp_registry *registry, tp_map *ids, table *t, const void *i
         goto unlock;
     }
     *id = table_push(t, entry);
+    if (registry->added != NULL) {
+        registry->added(registry->watcher);
+    }
 unlock:
     pthread_mutex_unlock(&registry->lock);
     return status;

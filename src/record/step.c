@@ -13,6 +13,7 @@
 #define CHUNK_RECORDS 1024u
 #define MAX_CHUNKS 4096u
 
+/* It may lie in memory that outlives the process: tp_step_revive then follows its pointers. */
 struct tp_step {
     tp_batch header;
     tp_record *records;
@@ -23,29 +24,37 @@ struct tp_step {
     atomic_uint references; /* of its owner, and of each slot that is still to be filled */
     atomic_uint lost;       /* reserved without memory: there is no slot behind the number */
     atomic_bool closed;
+    atomic_bool stored; /* in the journal, or empty: nothing in it is missed */
+    int64_t begin_wall_ns;
     atomic_ullong hook_ns;
     atomic_ullong errors;
     tp_record *joined; /* the view's records, when they had to be copied */
     tp_arena arena;
+    tp_mapping *memory;
 };
 
-tp_status tp_step_new(tp_step **out, uint32_t capacity)
+/* Of a step's piece of memory, so that another version's isn't taken for one of ours. */
+#define STEP_KIND (UINT32_C(0x53000000) + (uint32_t)sizeof(struct tp_step))
+
+tp_status tp_step_new(tp_step **out, uint32_t capacity, tp_mapping *memory)
 {
-    tp_step *step = tp_calloc(1, sizeof *step);
+    tp_step *step = tp_mapping_alloc(memory, sizeof *step, STEP_KIND);
     if (step == NULL) {
         return TP_ERR_NOMEM;
     }
+    atomic_store(&step->stored, true);
+    step->memory = memory;
     step->capacity = capacity > 0 ? capacity : 1;
-    step->records = tp_calloc(step->capacity, sizeof *step->records);
+    step->records = tp_mapping_alloc(memory, step->capacity * sizeof *step->records, 0);
     if (step->records == NULL || pthread_mutex_init(&step->chunk_lock, NULL) != 0) {
-        tp_free(step->records);
-        tp_free(step);
+        tp_mapping_free(step->records);
+        tp_mapping_free(step);
         return TP_ERR_NOMEM;
     }
-    if (tp_arena_open(&step->arena) != TP_OK) {
+    if (tp_arena_open(&step->arena, memory) != TP_OK) {
         pthread_mutex_destroy(&step->chunk_lock);
-        tp_free(step->records);
-        tp_free(step);
+        tp_mapping_free(step->records);
+        tp_mapping_free(step);
         return TP_ERR_NOMEM;
     }
     *out = step;
@@ -59,8 +68,8 @@ static void free_chunks(tp_step *step)
         if (chunk == NULL) {
             break;
         }
-        tp_free(chunk);
         atomic_store(&step->chunks[i], NULL);
+        tp_mapping_free(chunk);
     }
     tp_free(step->joined);
     step->joined = NULL;
@@ -74,8 +83,8 @@ void tp_step_free(tp_step *step)
     free_chunks(step);
     tp_arena_close(&step->arena);
     pthread_mutex_destroy(&step->chunk_lock);
-    tp_free(step->records);
-    tp_free(step);
+    tp_mapping_free(step->records);
+    tp_mapping_free(step);
 }
 
 void tp_step_begin(tp_step *step, uint64_t number)
@@ -84,9 +93,9 @@ void tp_step_begin(tp_step *step, uint64_t number)
     if (count > step->capacity) {
         /* Without memory for more, the chunks are simply used again. */
         uint32_t capacity = count + count / 4;
-        tp_record *records = tp_calloc(capacity, sizeof *records);
+        tp_record *records = tp_mapping_alloc(step->memory, capacity * sizeof *records, 0);
         if (records != NULL) {
-            tp_free(step->records);
+            tp_mapping_free(step->records);
             step->records = records;
             step->capacity = capacity;
         }
@@ -103,6 +112,22 @@ void tp_step_begin(tp_step *step, uint64_t number)
     step->header.step = number;
     step->header.pp_stage = -1;
     step->header.begin_ns = tp_clock_monotonic();
+    step->begin_wall_ns = tp_clock_wall();
+    atomic_store_explicit(&step->stored, false, memory_order_release);
+}
+
+void tp_step_set_stored(tp_step *step)
+{
+    atomic_store_explicit(&step->stored, true, memory_order_release);
+}
+
+void tp_step_empty(tp_step *step)
+{
+    const uint32_t reserved = atomic_load(&step->reserved);
+    const uint32_t used = reserved < step->capacity ? reserved : step->capacity;
+    for (uint32_t i = 0; i < used; i++) {
+        __atomic_store_n(&step->records[i].state, TP_SLOT_FREE, __ATOMIC_RELAXED);
+    }
 }
 
 /* The chunk that holds the record, made if need be; NULL without memory. */
@@ -120,7 +145,7 @@ static tp_record *chunk_of(tp_step *step, uint32_t number)
     for (uint32_t i = 0; i <= number; i++) {
         chunk = atomic_load(&step->chunks[i]);
         if (chunk == NULL) {
-            chunk = tp_calloc(CHUNK_RECORDS, sizeof *chunk);
+            chunk = tp_mapping_alloc(step->memory, CHUNK_RECORDS * sizeof *chunk, 0);
             if (chunk == NULL) {
                 break;
             }
@@ -258,33 +283,32 @@ static bool copy_slot(tp_record *to, const tp_record *from)
     return false;
 }
 
-/* Copies all slots to one array and counts those that are not filled. */
-static tp_status join(tp_step *step, uint64_t *unfilled)
+/* NULL: there is no memory behind the number. */
+static tp_record *slot_at(const tp_step *step, uint32_t number)
+{
+    if (number < step->capacity) {
+        return step->records != NULL ? &step->records[number] : NULL;
+    }
+    const uint32_t behind = number - step->capacity;
+    const uint32_t chunk = behind / CHUNK_RECORDS;
+    tp_record *records = chunk < MAX_CHUNKS ? atomic_load(&step->chunks[chunk]) : NULL;
+    return records != NULL ? &records[behind % CHUNK_RECORDS] : NULL;
+}
+
+/* Copies all slots to one array, and counts them and those that are not filled. */
+static tp_status join(tp_step *step, uint64_t *kept, uint64_t *unfilled)
 {
     uint32_t count = atomic_load(&step->reserved);
     tp_record *joined = tp_alloc(count * sizeof *joined);
     if (joined == NULL) {
         return TP_ERR_NOMEM;
     }
-    uint32_t kept = 0;
     for (uint32_t number = 0; number < count; number++) {
-        const tp_record *slot;
-        if (number < step->capacity) {
-            slot = &step->records[number];
-        } else {
-            uint32_t behind = number - step->capacity;
-            uint32_t chunk = behind / CHUNK_RECORDS;
-            const tp_record *records =
-                chunk < MAX_CHUNKS ? atomic_load(&step->chunks[chunk]) : NULL;
-            if (records == NULL) {
-                continue;
-            }
-            slot = &records[behind % CHUNK_RECORDS];
-        }
-        if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == TP_SLOT_FREE) {
+        const tp_record *slot = slot_at(step, number);
+        if (slot == NULL || __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == TP_SLOT_FREE) {
             continue; /* lost for want of memory, before its chunk could be had */
         }
-        *unfilled += !copy_slot(&joined[kept++], slot);
+        *unfilled += !copy_slot(&joined[(*kept)++], slot);
     }
     tp_free(step->joined);
     step->joined = joined;
@@ -297,8 +321,10 @@ tp_status tp_step_view(tp_step *step, tp_batch *batch)
     uint32_t reserved = atomic_load(&step->reserved);
     const bool complete = tp_step_is_complete(step);
     const tp_record *records = step->records;
-    if (reserved > step->capacity || !complete) {
-        tp_status status = join(step, &unfilled);
+    uint64_t kept = reserved;
+    if (reserved > step->capacity || !complete || records == NULL) {
+        kept = 0;
+        tp_status status = join(step, &kept, &unfilled);
         if (status != TP_OK) {
             return status;
         }
@@ -307,11 +333,80 @@ tp_status tp_step_view(tp_step *step, tp_batch *batch)
     *batch = step->header;
     batch->hook_ns = atomic_load(&step->hook_ns);
     batch->errors = atomic_load(&step->errors);
-    batch->count = tp_step_count(step);
+    batch->count = kept;
     batch->records = records;
     batch->unfilled = (uint32_t)unfilled;
     if (unfilled > 0) {
         batch->flags |= TP_BATCH_PARTIAL;
     }
     return tp_arena_view(&step->arena, !complete, batch);
+}
+
+/* What the process has not come to: a look at its slots tells some of it. */
+static void complete_open_step(tp_step *step)
+{
+    const uint32_t count = atomic_load(&step->reserved);
+    tp_batch *header = &step->header;
+    uint64_t last_ns = 0;
+    uint32_t micro_steps = 0;
+    for (uint32_t number = 0; number < count; number++) {
+        const tp_record *slot = slot_at(step, number);
+        if (slot != NULL && slot->state != TP_SLOT_FREE) {
+            last_ns = slot->time_ns > last_ns ? slot->time_ns : last_ns;
+            if (slot->state == TP_SLOT_DONE && slot->micro_step >= micro_steps) {
+                micro_steps = slot->micro_step + 1;
+            }
+        }
+    }
+    header->flags |= TP_BATCH_PARTIAL;
+    header->micro_steps = micro_steps;
+    header->end_ns = header->begin_ns + last_ns;
+    header->wall_ns = step->begin_wall_ns + (int64_t)last_ns;
+}
+
+tp_status tp_step_revive(tp_step **out, const tp_pieces *pieces, const tp_piece *piece)
+{
+    tp_step *step = (tp_step *)(void *)piece->memory;
+    if (piece->kind >> 24 != STEP_KIND >> 24) {
+        return TP_END;
+    }
+    if (piece->kind != STEP_KIND || piece->size != sizeof *step) {
+        return TP_ERR_VERSION;
+    }
+    const uint32_t count = atomic_load(&step->reserved);
+    if (atomic_load(&step->stored) || (count == 0 && !atomic_load(&step->closed))) {
+        return TP_END;
+    }
+    step->joined = NULL;
+    step->records = tp_pieces_find(pieces, step->records, step->capacity * sizeof *step->records);
+    for (uint32_t i = 0; i < MAX_CHUNKS; i++) {
+        tp_record *chunk = atomic_load(&step->chunks[i]);
+        if (chunk != NULL) {
+            chunk = tp_pieces_find(pieces, chunk, CHUNK_RECORDS * sizeof *chunk);
+            atomic_store(&step->chunks[i], chunk);
+        }
+    }
+    tp_arena_revive(&step->arena, pieces);
+    for (uint32_t number = 0; number < count; number++) {
+        tp_record *slot = slot_at(step, number);
+        if (slot != NULL && slot->state == TP_SLOT_DONE &&
+            (slot->flags & TP_RECORD_HISTOGRAM) != 0 &&
+            !tp_arena_holds(&step->arena, slot->arena)) {
+            slot->flags &= ~TP_RECORD_HISTOGRAM;
+            slot->arena = 0;
+        }
+    }
+    if (!atomic_load(&step->closed)) {
+        complete_open_step(step);
+    }
+    *out = step;
+    return TP_OK;
+}
+
+void tp_step_bury(tp_step *step)
+{
+    tp_free(step->joined);
+    step->joined = NULL;
+    tp_free(step->arena.joined);
+    step->arena.joined = NULL;
 }

@@ -7,12 +7,14 @@
 
 #include <stdbool.h>
 
+#include "base/mapping.h"
 #include "tensorprobe/record.h"
 
 typedef struct tp_step tp_step;
 
-/* capacity: records that fit without asking for memory. */
-tp_status tp_step_new(tp_step **out, uint32_t capacity);
+/* capacity: records that fit without asking for memory, which comes from memory (NULL: the heap)
+ * and is given back to it. */
+tp_status tp_step_new(tp_step **out, uint32_t capacity, tp_mapping *memory);
 void tp_step_free(tp_step *step); /* accepts NULL */
 
 /* Frees a closed step as soon as no slot is pending: now, or when the last one is filled. */
@@ -57,5 +59,18 @@ tp_batch *tp_step_header(tp_step *step);
  * that are still pending are shown as RESERVED and counted in unfilled (and PARTIAL is set). Only
  * the writer thread, or its owner while it is open. TP_ERR_NOMEM. */
 tp_status tp_step_view(tp_step *step, tp_batch *batch);
+
+/* The journal has it: whoever finds its memory after the process has died passes it over. */
+void tp_step_set_stored(tp_step *step);
+
+/* Before a stored step is begun again: takes its slots' states back, so that none of them can be
+ * taken for one of the next step. Beside training, since all records are touched. */
+void tp_step_empty(tp_step *step);
+
+/* The step that a dead process has left in this piece, for tp_step_header and tp_step_view. An open
+ * one becomes PARTIAL. It lives as long as the pieces; end it with tp_step_bury. TP_END: the piece
+ * is no step, or nothing in it is missed. TP_ERR_VERSION: of another version. */
+tp_status tp_step_revive(tp_step **out, const tp_pieces *pieces, const tp_piece *piece);
+void tp_step_bury(tp_step *step);
 
 #endif

@@ -32,17 +32,23 @@ class Net(nn.Module):
 
 
 def train(output_dir: str, steps: int, finished: Connection | None) -> str:
-    """Trains; sends the number of each step when its optimizer.step() has returned. The same
-    seeds give the same values in every process. Returns the run's directory."""
+    """Trains; sends the run's directory, then of each step its number - 0.5 when its forward has
+    returned, and its number when its optimizer.step() has. The same seeds give the same values in
+    every process. Returns the run's directory."""
     torch.set_num_threads(1)
     torch.manual_seed(7)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with tensorprobe.watch(model, optimizer, output_dir=output_dir) as monitor:
+        if finished is not None:
+            finished.send(str(monitor.directory))
         for step in range(steps):
             x = torch.randn(16, 8)
             optimizer.zero_grad()
-            model(x).square().mean().backward()
+            loss = model(x).square().mean()
+            if finished is not None:
+                finished.send(step - 0.5)
+            loss.backward()
             optimizer.step()
             if finished is not None:
                 finished.send(step)

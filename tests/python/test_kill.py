@@ -2,7 +2,8 @@
 
 The end of step k waits until step k-1 is in the journal; so when the process has got as far as
 finishing step k, the journal has all steps up to k-1. The next start of the same rank brings csv
-and event files up to the end of the journal. What is read back is compared with an undisturbed run.
+and event files up to the end of the journal. What the unfinished step had recorded comes from the
+black box. What is read back is compared with an undisturbed run.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import multiprocessing
 import os
 import random
 import signal
+import struct
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -57,6 +60,21 @@ def cut(frames: dict[str, pd.DataFrame], steps: int) -> dict[str, pd.DataFrame]:
     }
 
 
+def values(
+    item: journal_reader.Item, definitions: journal_reader.Definitions
+) -> list[tuple[Any, ...]]:
+    """Each record of a step without what the clock says."""
+    rows: list[tuple[Any, ...]] = []
+    for record in item.records:
+        if record[0] != 2:  # it was being made
+            continue
+        key, order, micro_step, call, kind, dtype, shape = struct.unpack_from("<IQIIIII", record, 4)
+        name = definitions.keys[key]
+        dims = definitions.shapes[shape]
+        rows.append((order, name, micro_step, call, kind, dtype, dims, record[56:]))
+    return rows
+
+
 @pytest.mark.slow
 def test_kill_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = int(os.environ.get("TP_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -64,48 +82,82 @@ def test_kill_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     draw = random.Random(seed)
     # The fork server imports torch once, from where this file lies.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("TENSORPROBE_JOURNAL_DIR", str(tmp_path / "boxes"))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["kill_child"])
     killed = tmp_path / "killed"
-    runs: list[tuple[Path, int]] = []  # directory, last step whose end was passed
+    # Directory, last step whose end was passed, last step (- 0.5) whose forward was.
+    runs: list[tuple[Path, int, float]] = []
     for _ in range(KILLS):
-        before = set(killed.glob("*"))
         receive, send = context.Pipe(duplex=False)
         process = context.Process(target=kill_child.child, args=(str(killed), send))
         process.start()
         send.close()
-        finished = receive.recv()  # training is on its way
+        directory = Path(receive.recv())
+        passed = [receive.recv()]  # training is on its way
         time.sleep(draw.uniform(0.0, 0.25))
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         try:
             while True:
-                finished = receive.recv()
+                passed.append(receive.recv())
         except (EOFError, OSError):
             pass
-        made = set(killed.glob("*")) - before
-        assert len(made) == 1 or finished == 0  # the first step makes the directory
-        runs += [(directory, finished) for directory in made]
-    assert len(runs) >= KILLS - 3
+        finished = max((p for p in passed if isinstance(p, int)), default=-1)
+        runs.append((directory, finished, max(passed)))
 
-    lengths = []
-    for directory, finished in runs:
+    for directory, finished, _ in runs:
+        if finished <= 0 and not directory.exists():
+            continue  # the first step makes it
         frames = journal_reader.read_journal(directory)
         found = [item.step for item, _ in frames if item.type == journal_reader.BATCH]
-        assert found == list(range(len(found)))
-        assert finished - 1 in found or finished == 0
-        lengths.append(len(found))
-    most = max(lengths)
+        assert found[:finished] == list(range(finished))
 
-    # The undisturbed run, and at the same time the next start that completes the others.
+    # The next start completes them.
     idle = kill_child.Net()
     with tensorprobe.watch(idle, torch.optim.SGD(idle.parameters()), output_dir=killed):
         deadline = time.monotonic() + 120
-        while any((d / "lock").exists() for d, _ in runs) and time.monotonic() < deadline:
+        while any((d / "lock").exists() for d, _, _ in runs) and time.monotonic() < deadline:
             time.sleep(0.02)
-    assert not [d for d, _ in runs if (d / "lock").exists()]
-    reference = Path(kill_child.train(str(tmp_path / "reference"), most, None))
+    assert not [d for d, _, _ in runs if (d / "lock").exists()]
+    assert list((tmp_path / "boxes").glob("*/*")) == []
+
+    lengths = []
+    partial = {}
+    for directory, finished, begun in runs:
+        whole = []
+        for item, definitions in journal_reader.read_journal(directory):
+            if item.type == journal_reader.BATCH:
+                if item.header["flags"] & 1:
+                    assert directory not in partial
+                    partial[directory] = (item.step, values(item, definitions))
+                else:
+                    assert directory not in partial
+                    whole.append(item.step)
+        assert whole == list(range(len(whole)))
+        assert finished < len(whole)
+        lengths.append(len(whole))
+        # A step that had come to the end of its forward is there.
+        assert begun + 0.5 < len(whole) or partial[directory][0] == begun + 0.5
+    most = max(lengths)
+
+    # The undisturbed run.
+    reference = Path(kill_child.train(str(tmp_path / "reference"), most + 1, None))
+    steps_of_reference = {
+        item.step: values(item, definitions)
+        for item, definitions in journal_reader.read_journal(reference)
+        if item.type == journal_reader.BATCH
+    }
+    assert partial
+    for directory, _, begun in runs:
+        if directory in partial:
+            step, rows = partial[directory]
+            expected = steps_of_reference[step]
+            assert rows == expected[: len(rows)]
+            if begun + 0.5 == step:  # all of the forward, at least
+                last = max(i for i, row in enumerate(expected) if row[1]["quantity"] == 1)
+                assert len(rows) > last
     expected_csv = read_csv(reference)
     expected_events = read_events(reference)
     assert {"actv", "actv_grad", "grad_reduced", "param_updated", "exp_avg"} <= set(expected_csv)
@@ -113,7 +165,7 @@ def test_kill_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert odd["norm"].isna().all()
     assert (odd["nans"] == 1).all()
 
-    for (directory, _), steps in zip(runs, lengths, strict=True):
+    for (directory, _, _), steps in zip(runs, lengths, strict=True):
         written = read_csv(directory)
         for kind, frame in cut(expected_csv, steps).items():
             if len(frame) > 0 or kind in written:
@@ -125,4 +177,7 @@ def test_kill_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             for tag, series in expected_events.items()
         }
         assert read_events(directory) == {tag: series for tag, series in wanted.items() if series}
-    print(f"{len(runs)} runs killed after {min(lengths)} to {most} steps")
+    print(
+        f"{len(runs)} runs killed after {min(lengths)} to {most} steps, "
+        f"{len(partial)} of them with a partial one"
+    )

@@ -13,7 +13,7 @@
 static tp_step *open_step(uint32_t capacity)
 {
     tp_step *step = NULL;
-    assert_int_equal(tp_step_new(&step, capacity), TP_OK);
+    assert_int_equal(tp_step_new(&step, capacity, NULL), TP_OK);
     tp_step_begin(step, 7);
     return step;
 }
@@ -235,7 +235,7 @@ static void test_no_memory(void **state)
     for (unsigned long n = 1; n <= 3; n++) {
         tp_step *step = NULL;
         tp_mem_fail_after(n);
-        tp_status status = tp_step_new(&step, 2);
+        tp_status status = tp_step_new(&step, 2, NULL);
         tp_mem_fail_after(0);
         assert_int_equal(status, n <= 2 ? TP_ERR_NOMEM : TP_OK);
         tp_step_free(step);
