@@ -109,12 +109,17 @@ static bool log_tensor(monitor_object *monitor, PyObject *name, PyObject *tensor
 
 PyObject *scalars_log(monitor_object *monitor, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 2 || !PyUnicode_Check(args[0])) {
+    if (count != 2) {
         PyErr_SetString(PyExc_TypeError, "log_scalar takes a name and a value");
         return NULL;
     }
     if (!monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
+    }
+    if (!PyUnicode_Check(args[0])) {
+        PyErr_Format(PyExc_TypeError, "log_scalar takes a name and a value; the name is %R",
+                     args[0]);
+        return monitor_trouble(monitor, "log_scalar");
     }
     const uint64_t begin = monitor_now(monitor);
     const bool plain = PyFloat_Check(args[1]) || PyLong_Check(args[1]);

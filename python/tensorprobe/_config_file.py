@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
+
+from tensorprobe._arguments import config_text, kind
 
 ConfigSource = str | os.PathLike[str] | dict[str, Any]
 
@@ -13,7 +14,9 @@ ConfigSource = str | os.PathLike[str] | dict[str, Any]
 def config_source(config: ConfigSource) -> dict[str, Any]:
     """Arguments for ``_core.Monitor`` and its ``configure``."""
     if isinstance(config, dict):
-        return {"config_json": json.dumps(config)}
+        return {"config_json": config_text(config)}
+    if not isinstance(config, (str, os.PathLike)):
+        raise TypeError(f"config is the path of a JSON file or a dict, not {kind(config)}")
     return {"config_path": os.fspath(config)}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -25,6 +27,65 @@ def this_rank() -> int:
         if text.isdigit():
             return int(text)
     return 0
+
+
+def world_size() -> int:
+    """The number of processes by torch.distributed, else by the launcher's environment, else 1."""
+    distributed = _distributed()
+    if distributed is not None:
+        return int(distributed.get_world_size())
+    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return 1
+
+
+def reduces_gradients() -> bool:
+    """Whether gradients may have been reduced over several processes by the optimizer's step."""
+    return _distributed() is not None and world_size() > 1
+
+
+_LAUNCHERS: list[tuple[str, tuple[str, ...]]] = [
+    ("TORCHELASTIC_RUN_ID", ("MASTER_ADDR", "MASTER_PORT")),
+    ("SLURM_STEP_ID", ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME")),
+    ("PMIX_NAMESPACE", ()),
+]
+_ids_given = 0
+
+
+def launch_id() -> str | None:
+    """A run's id that all ranks of one launch have, by the launcher's environment; else None.
+
+    The second monitor of a process gets another one, as in each of the other ranks.
+    """
+    global _ids_given
+    if world_size() <= 1:
+        return None
+    env = os.environ
+    for name, others in _LAUNCHERS:
+        given = env.get(name)
+        if given is None or (given == "none" and not env.get("MASTER_PORT")):
+            continue
+        parts = [name, given, *(env.get(other, "") for other in others)]
+        if given == "none" and env.get("GROUP_WORLD_SIZE") == "1":
+            # torchrun without an id, and mostly with the same port: its process tells launches
+            # apart, where there is but one.
+            parts.append(_parent())
+        _ids_given += 1
+        parts.append(str(_ids_given))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+    return None
+
+
+def _parent() -> str:
+    """The process that started this one, and when that began: ids of processes come again."""
+    parent = os.getppid()
+    try:
+        began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        began = ""
+    return f"{parent} {began}"
 
 
 def pipeline_stage(process_group: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,18 +14,47 @@ from tensorprobe.journal import Journal
 _LAST = 2**64 - 1
 
 
-def _list(words: str | Sequence[str] | None) -> list[bytes]:
+def _list(what: str, words: str | Sequence[str] | None) -> list[bytes]:
     if words is None:
         return []
-    return [word.encode() for word in ([words] if isinstance(words, str) else words)]
+    given: Any = [words] if isinstance(words, str) else words
+    if not isinstance(given, Iterable) or not all(isinstance(word, str) for word in given):
+        raise TypeError(f"{what} is text or a list of texts, not {words!r}")
+    return [word.encode() for word in given]
+
+
+def _whole(what: str, number: Any, default: int) -> int:
+    if number is None:
+        return default
+    if not hasattr(number, "__index__"):
+        raise TypeError(f"{what} is a whole number, not {number!r}")
+    return operator.index(number)
+
+
+def _ranks(rank: Any) -> list[int]:
+    if rank is None:
+        return []
+    if hasattr(rank, "__index__"):
+        return [operator.index(rank)]
+    if isinstance(rank, str) or not isinstance(rank, Iterable):
+        raise TypeError(f"rank is a number or a list of them, not {rank!r}: write rank=0")
+    return [_whole("each rank", one, 0) for one in rank]
 
 
 def _steps(steps: int | range | slice | None) -> tuple[int, int]:
     """Return the first and the last step, both included; the last is less when there is none."""
     if steps is None:
         return 0, _LAST
-    if isinstance(steps, int):
-        steps = range(steps, steps + 1)
+    if hasattr(steps, "__index__"):
+        step = operator.index(steps)
+        steps = range(step, step + 1)
+    if not isinstance(steps, (range, slice)):
+        raise TypeError(
+            f"steps is a number, a range or a slice, not {steps!r}: "
+            "write steps=3, steps=range(3, 5) or steps=slice(3, None)"
+        )
+    for border in (steps.start, steps.stop, steps.step):
+        _whole("each border of steps", border, 0)
     if steps.step not in (None, 1):
         raise ValueError(f"steps must follow one another: {steps}; leave out others afterwards")
     first = steps.start or 0
@@ -79,22 +109,21 @@ class Runs:
         micro_step: int | None = None,
         width: int | None = None,
     ) -> Table:
-        ranks: list[Any] = [] if rank is None else [rank] if isinstance(rank, int) else list(rank)
         first, last = _steps(steps)
         return Table(
             table,
             [os.fsencode(journal.directory) for journal in self.journals],
-            _list(columns),
-            ranks,
+            _list("columns", columns),
+            _ranks(rank),
             first,
             last,
-            _list(name),
-            _list(quantity),
-            _list(role),
-            -2 if slot is None else slot,
-            -1 if call is None else call,
-            -1 if micro_step is None else micro_step,
-            width or 0,
+            _list("name", name),
+            _list("quantity", quantity),
+            _list("role", role),
+            _whole("slot", slot, -2),
+            _whole("call", call, -1),
+            _whole("micro_step", micro_step, -1),
+            _whole("width", width, 0),
         )
 
     def runs(self, *, rank: int | Sequence[int] | None = None) -> Table:
@@ -153,7 +182,7 @@ class Runs:
         They come from what the journal keeps for 16, 256 … steps where that will do, so that a
         long run is seen without reading it all; then a span may reach beyond ``steps``.
         """
-        if width is not None and width < 1:
+        if _whole("width", width, 1) < 1:
             raise ValueError(f"a span has at least one step: {width}")
         return self._table(
             "overview", columns, rank, steps, name, quantity, role, slot, width=width

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprobe import _core, _scaling
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
+from tensorprobe._messages import complain, say
+from tensorprobe._ranks import world_size
 from tensorprobe._structure import StructurePrinter
 from tensorprobe._targets import Selection, WatchedModule
 from tensorprobe.journal import Alert, Journal
@@ -96,6 +97,8 @@ class Session:
         self._printer: StructurePrinter | None = None
         self._structure_is_printed = False
         self._closed = False
+        self._has_warned_of_closed = False
+        self._end_is_told = False
         self._scripted: list[str] = []
         self._directory: str = monitor.directory
         from tensorprobe._compile import CompileWatch, original
@@ -107,6 +110,14 @@ class Session:
         self._config_file = None if config_file is None else ConfigFile(config_file)
         self._is_on = config_file is None
         self._take_config()
+        ranks = self._config["module_ranks"]
+        if not self._selected and rank == 0 and min(ranks) >= world_size():
+            complain(
+                f"module_ranks {ranks} have none of the ranks of this launch (0 to "
+                f"{world_size() - 1}): nothing of the model is recorded"
+            )
+        if config_file is not None and self._report:
+            say(f"> waiting for a change of {config_file} that has dynamic_on true.")
         try:
             if self._config_file is not None:
                 monitor.pause()
@@ -159,6 +170,7 @@ class Session:
     def _begin(self) -> None:
         """Attach anew what the configuration may have changed, but for the optimizer's hooks."""
         self._is_on = True
+        self._end_is_told = False
         for hook, rows in zip(self._optimizer_hooks, self._rows(), strict=True):
             hook.watch(rows)
         if self._selected:
@@ -180,9 +192,12 @@ class Session:
             self._begin()
             if self._report:
                 before = f"config is updated at step{step - 1}"
-                _say(f"> {before}, will start new hook at step{step}.")
+                say(f"> {before}, will start new hook at step{step}.")
         else:
+            was_on = self._is_on and not self._end_is_told
             self.stop()
+            if was_on and self._report:
+                say(f"> config is updated at step{step - 1}, monitoring stops.")
 
     def hook_modules(self, xy_distribution: bool) -> None:
         """Record activations from now on, or no longer; with ``all_xy`` and without targets all."""
@@ -199,9 +214,9 @@ class Session:
             for one in watched:
                 stage_name = f"{one.vpp_stage}:" if len(self._chunks) > 1 else ""
                 name = one.name or "the model"
-                _say(f"> {stage_name}{name} is monitored successfully")
+                say(f"> {stage_name}{name} is monitored successfully")
             wanted = len(watched) if everything else len(targets)
-            _say(f"> {len(watched)} out of {wanted} modules are monitored.")
+            say(f"> {len(watched)} out of {wanted} modules are monitored.")
 
     def _watched_modules(self) -> tuple[bool, list[WatchedModule]]:
         """Whether these are all modules, and which they are."""
@@ -404,9 +419,18 @@ class Session:
             try:
                 self._reload()
             except Exception as error:  # whatever it is, training goes on as before
-                _complain(f"{error}; the configuration is not changed")
+                complain(f"{error}; the configuration is not changed")
+            if self._is_on and self._report and not self._module_handles:
+                self._tell_end()
 
         self._on_step(optimizer, None, after)
+
+    def _tell_end(self) -> None:
+        """Say once that the last step that is collected has ended, and what starts it anew."""
+        if self._config_file is not None and not self._end_is_told:
+            self._end_is_told = True
+            step, path = self._monitor.open_step - 1, self._config_file.path
+            say(f"> Finish monitor at step{step}, will start anew when {path} changes.")
 
     def _print_structure(self) -> None:
         if self._printer is not None:
@@ -484,8 +508,11 @@ class Session:
 
         value: a number, or a tensor of one element, which is read as it is now. A name that is
         logged several times in a step has the rows ``name``, ``name#1`` … A value that can't be
-        recorded gives a warning, once.
+        recorded gives a warning, once, and so does a call after ``close()``.
         """
+        if self._closed and not self._has_warned_of_closed:
+            self._has_warned_of_closed = True
+            complain(f"log_scalar({name!r}, …) after close(): it isn't recorded")
         self._monitor.log_scalar(name, value)
 
     def step(self) -> None:
@@ -528,15 +555,3 @@ def _warn(text: str) -> None:
     """Warn the caller's caller; warnings that were turned into errors don't end the training."""
     with contextlib.suppress(RuntimeWarning):
         warnings.warn(f"tensorprobe: {text}", RuntimeWarning, stacklevel=3)
-
-
-def _say(text: str) -> None:
-    """Print a message of TrainerMon's, as its users look for it in their logs."""
-    if os.environ.get("TENSORPROBE_LOG_LEVEL", "1") == "1":
-        print(text, flush=True)
-
-
-def _complain(text: str) -> None:
-    """Say it each time, as the C code does, where a warning would be shown once."""
-    if os.environ.get("TENSORPROBE_LOG_LEVEL", "1") in ("1", "2"):
-        print(f"tensorprobe: warning: {text}", file=sys.stderr, flush=True)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorprobe import _core
+from tensorprobe._arguments import check_model, kind
 from tensorprobe._config_file import ConfigSource, config_source, is_watched
-from tensorprobe._ranks import pipeline_stage, this_rank
+from tensorprobe._ranks import launch_id, pipeline_stage, this_rank
 from tensorprobe.journal import Alert
 from tensorprobe.session import Metrics, Session, torch_optimizer
 
@@ -37,6 +38,15 @@ class _SetWrappedOptimizer:
                 instance._use_optimizer(_wrapped_optimizer)
 
         return set_wrapped_optimizer
+
+
+def _check_monitor(monitor: object, name: str) -> None:
+    """Raise TypeError when the method was called on the class: then self is the first argument."""
+    if not isinstance(monitor, TrainerMon):
+        raise TypeError(
+            f"TrainerMon.{name}(…) was called on the class, with {kind(monitor)}: "
+            f"write TrainerMon(config).{name}(model, optimizer)"
+        )
 
 
 class TrainerMon:
@@ -82,7 +92,7 @@ class TrainerMon:
         self._monitor = _core.Monitor(
             rank=self._rank,
             output_dir=None if output_dir is None else os.fspath(output_dir),
-            run_id=run_id,
+            run_id=launch_id() if run_id is None else run_id,
             pp_stage=pipeline_stage(process_group),
             **config_source(config_file_path),
         )
@@ -97,6 +107,7 @@ class TrainerMon:
         and has a parameter of this model. grad_acc_steps is accepted for its callers' sake: micro
         steps are counted by the model's forwards.
         """
+        _check_monitor(self, "hook_modules")
         self._attach(model, None, 0)
 
     def set_monitor(self, model: Model, *args: Any, **kwargs: Any) -> None:
@@ -108,11 +119,13 @@ class TrainerMon:
         chunks of a virtual pipeline. start_iteration: the number of the first step. grad_acc_steps
         and the groups are accepted for their callers' sake.
         """
+        _check_monitor(self, "set_monitor")
         given = self._in_order("set_monitor", args, kwargs)
         self._attach(model, given.get("optimizer"), given.get("start_iteration", 0))
 
     def monitor_gnorm_with_ad(self, model: Model, *args: Any, **kwargs: Any) -> None:
         """The older name of ``set_monitor``, with the same arguments."""
+        _check_monitor(self, "monitor_gnorm_with_ad")
         given = self._in_order("monitor_gnorm_with_ad", args, kwargs)
         self._attach(model, given.get("optimizer"), given.get("start_iteration", 0))
 
@@ -135,6 +148,7 @@ class TrainerMon:
     def _attach(self, model: Model, optimizer: Any, start_iteration: int) -> None:
         if self._session is not None:
             raise RuntimeError("the monitor has been attached to a model already")
+        check_model(model, "set_monitor")
         if isinstance(start_iteration, bool) or not isinstance(start_iteration, int):
             raise TypeError(f"start_iteration is an integer, not {start_iteration!r}")
         if start_iteration < 0:
@@ -240,7 +254,10 @@ class TrainerMon:
 
     def log_scalar(self, name: str, value: Any) -> None:
         """Record a number of the step that is open: its loss, a learning rate, anything."""
-        self._monitor.log_scalar(name, value)
+        if self._session is not None:
+            self._session.log_scalar(name, value)
+        else:
+            self._monitor.log_scalar(name, value)
 
     def reload_xy(self, xy_distribution: bool = False) -> None:
         """Records activations from the next forward on, or no longer."""

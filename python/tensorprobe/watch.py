@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core
+from tensorprobe._arguments import check_model
 from tensorprobe._config_file import ConfigSource, config_source
-from tensorprobe._ranks import this_rank
+from tensorprobe._ranks import launch_id, this_rank
 from tensorprobe.session import Session
 
 if TYPE_CHECKING:
@@ -36,12 +37,11 @@ def watch(
     the chunks of a virtual pipeline, in order.
     Raises ConfigError (a ValueError) when the configuration is wrong.
     """
+    check_model(model, "watch")
     rank = this_rank() if rank is None else rank
     if config is None or isinstance(config, dict):
         config = {**(config or {}), **shortcuts}
-    elif not isinstance(config, (str, os.PathLike)):
-        raise TypeError(f"config is the path of a JSON file or a dict, not {config!r}")
-    elif shortcuts:
+    elif shortcuts and isinstance(config, (str, os.PathLike)):
         given = ", ".join(shortcuts)
         raise TypeError(
             f"watch() got {given} beside a configuration file: write it into {os.fspath(config)}"
@@ -49,7 +49,7 @@ def watch(
     monitor = _core.Monitor(
         rank=rank,
         output_dir=None if output_dir is None else os.fspath(output_dir),
-        run_id=run_id,
+        run_id=launch_id() if run_id is None else run_id,
         watch=True,
         **config_source(config),
     )

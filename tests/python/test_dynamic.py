@@ -79,11 +79,13 @@ def test_the_file_switches_on_and_over(
     edit: Callable[[Any], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     training = Training()
-    monitor = TrainerMon(edit({"dynamic_on": False}), output_dir=tmp_path)
+    path = edit({"dynamic_on": False})
+    monitor = TrainerMon(path, output_dir=tmp_path)
     monitor.set_monitor(training.model, training.optimizer, start_iteration=10)
     training.step(2)
     assert hooks_of(training.model) == 0
-    assert capfd.readouterr() == ("", "")
+    waiting = f"> waiting for a change of {path} that has dynamic_on true.\n"
+    assert capfd.readouterr() == (waiting, "")
 
     edit({**ON, "xy_distribution": True, "targets": {"0": {}}, "collect_times": 2, "start_step": 9})
     training.step(4)  # the first of them ends before the file is looked at
