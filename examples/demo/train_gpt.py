@@ -227,7 +227,9 @@ def show(options: Options, result: Result, screen: Screen) -> bool:
     screen.field("folder", str(directory))
     screen.field("curves", screen.paint(f"tensorboard --logdir {directory}", "bold"))
     screen.say()
-    return bool(first) == bool(result.fault)
+    if first is None or result.fault is None:
+        return first is None and result.fault is None
+    return first.step == result.fault.step
 
 
 def parse(arguments: list[str] | None = None) -> Options:

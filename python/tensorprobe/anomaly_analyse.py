@@ -21,8 +21,8 @@ BEFORE_FORWARD, FORWARD, BACKWARD, OPTIMIZER, AFTER_STEP = range(-1, 4)
 _STAGES = {
     "actv": FORWARD,
     **dict.fromkeys(("actv_grad", "acc_grad", "pre_grad", "post_grad"), BACKWARD),
-    **dict.fromkeys(("exp_avg", "exp_avg_sq"), OPTIMIZER),
-    **dict.fromkeys(("adam_update", "adam_ratio", "param_updated"), AFTER_STEP),
+    **dict.fromkeys(("exp_avg", "exp_avg_sq", "mg_direction"), OPTIMIZER),
+    **dict.fromkeys(("adam_update", "adam_ratio", "param_updated", "scalar"), AFTER_STEP),
 }
 
 

@@ -6,7 +6,8 @@
 /* Of one op: its earlier finite values. */
 typedef struct baseline {
     double sum;
-    uint64_t count;
+    uint32_t count;
+    uint32_t refused; /* by factor: how many alarmed in a row */
 } baseline;
 
 static size_t memory(const tp_rule_options *options, uint32_t op_count)
@@ -15,16 +16,39 @@ static size_t memory(const tp_rule_options *options, uint32_t op_count)
     return op_count * sizeof(baseline);
 }
 
-static bool leaves_range(const tp_judgement *judgement, uint32_t op, double value, double mean)
+/* By factor. A loss is meant to fall, and the share of equal signs to wander between 0 and 1; a
+ * second moment is a square, of which ten times as much is a hundred times. */
+static bool leaves_factor(const tp_judgement *judgement, uint32_t op, double value, double mean)
 {
     double t = judgement->options->threshold;
+    t = judgement->quantity == TP_EXP_AVG_SQ ? t * t : t;
+    const bool too_small = value < mean / t && judgement->quantity != TP_SCALAR &&
+                           judgement->quantity != TP_MG_DIRECTION;
+    return op == TP_OP_NORM && mean > 0 && (value > t * mean || too_small);
+}
+
+static bool leaves_range(const tp_judgement *judgement, uint32_t op, double value, double mean)
+{
     if (judgement->options->mode == TP_TURBULENCE_FACTOR) {
-        /* A loss is meant to fall, and the share of equal signs to wander between 0 and 1. */
-        const bool too_small = value < mean / t && judgement->quantity != TP_SCALAR &&
-                               judgement->quantity != TP_MG_DIRECTION;
-        return op == TP_OP_NORM && mean > 0 && (value > t * mean || too_small);
+        return leaves_factor(judgement, op, value, mean);
     }
-    return fabs(value - mean) > t * fabs(mean);
+    return fabs(value - mean) > judgement->options->threshold * fabs(mean);
+}
+
+/* By factor a value that alarms stays out, so that a burst doesn't raise the mean for all that
+ * follows; when as many came in a row as the rule needs to speak, they are the new normal. */
+static void take(const tp_rule_options *options, baseline *base, double value, bool alarms)
+{
+    if (alarms && options->mode == TP_TURBULENCE_FACTOR) {
+        base->refused++;
+        if (base->refused < options->min_samples) {
+            return;
+        }
+        *base = (baseline){0};
+    }
+    base->refused = 0;
+    base->sum += value;
+    base->count++;
 }
 
 static bool judge(const tp_judgement *judgement, void *memory, tp_alert *alert)
@@ -39,8 +63,9 @@ static bool judge(const tp_judgement *judgement, void *memory, tp_alert *alert)
             continue;
         }
         double mean = base->sum / (double)base->count;
-        if (!fires && base->count > 0 && base->count >= options->min_samples &&
-            leaves_range(judgement, judgement->ops[i], value, mean)) {
+        const bool alarms = base->count > 0 && base->count >= options->min_samples &&
+                            leaves_range(judgement, judgement->ops[i], value, mean);
+        if (alarms && !fires) {
             alert->op = judgement->ops[i];
             alert->value = value;
             alert->baseline = mean;
@@ -48,8 +73,7 @@ static bool judge(const tp_judgement *judgement, void *memory, tp_alert *alert)
             alert->samples = base->count;
             fires = true;
         }
-        base->sum += value;
-        base->count++;
+        take(options, base, value, alarms);
     }
     return fires;
 }

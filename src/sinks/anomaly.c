@@ -12,14 +12,16 @@
 #include "sinks/series.h"
 
 #define FILE_NAME "anomaly.json"
-#define MAX_ANOMALIES 20000 /* some 10 MB; who has more looks at the first ones */
-#define CURSOR_SIZE 20
+/* Of each rule: what one rule says in every step leaves room for what another says once. */
+#define MAX_ANOMALIES 10000u
+#define RULES (TP_RULE_COUNT + 1)
+#define CURSOR_SIZE (12 + 4 * (size_t)RULES)
 
 typedef struct anomaly {
     tp_sink_options options;
     char path[TP_PATH_MAX];
-    tp_buf text; /* the file without its closing brace; empty: no anomaly yet */
-    uint64_t count;
+    tp_buf text;            /* the file without its closing brace; empty: no anomaly yet */
+    uint32_t counts[RULES]; /* by rule */
     int32_t pp_stage;
     bool is_written; /* the file holds the text */
     uint64_t bytes;
@@ -40,7 +42,7 @@ static void put_anomaly(anomaly *sink, uint64_t step, const tp_record *record, c
     rule = rule != NULL ? rule : "?";
     tp_series_tag(key, record, sink->options.rank, tag);
     tp_alert_describe(alert, what, sizeof what);
-    tp_buf_put(out, sink->count > 0 ? ",\n " : "{\n ", 3);
+    tp_buf_put(out, out->size > 0 ? ",\n " : "{\n ", 3);
     snprintf(text, sizeof text, "%s_step_%" PRIu64 "_call_%" PRIu64 "_%s_%s", tag, step,
              record->order, rule, op);
     tp_text_put_json(out, text);
@@ -56,7 +58,6 @@ static void put_anomaly(anomaly *sink, uint64_t step, const tp_record *record, c
              what);
     tp_text_put_json(out, text);
     tp_buf_printf(out, ",\n  \"group_mates\": null\n }");
-    sink->count++;
 }
 
 static tp_status anomaly_write(void *private, const tp_batch *batch, const tp_names *names,
@@ -73,16 +74,19 @@ static tp_status anomaly_write_alerts(void *private, uint64_t step, const tp_rec
                                       uint64_t count, const tp_names *names, tp_error *error)
 {
     anomaly *sink = private;
-    for (uint64_t i = 0; i < count && sink->count < MAX_ANOMALIES; i++) {
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t rule = alerts[i].u.alert.rule;
         const tp_key *key = names->key(names->source, alerts[i].key);
-        if (key != NULL) {
-            put_anomaly(sink, step, &alerts[i], key);
-            sink->is_written = false;
-            if (sink->count == MAX_ANOMALIES) {
-                tp_log(TP_LOG_WARNING,
-                       "%s is full with %d anomalies: the journal has all that follow", sink->path,
-                       MAX_ANOMALIES);
-            }
+        if (key == NULL || rule >= RULES || sink->counts[rule] == MAX_ANOMALIES) {
+            continue;
+        }
+        put_anomaly(sink, step, &alerts[i], key);
+        sink->is_written = false;
+        if (++sink->counts[rule] == MAX_ANOMALIES) {
+            tp_log(TP_LOG_WARNING,
+                   "step %" PRIu64 ": %s has %u anomalies of %s and takes no more: the journal has "
+                   "all",
+                   step, sink->path, MAX_ANOMALIES, tp_rule_name(rule));
         }
     }
     return sink->text.failed ? tp_fail(error, TP_ERR_NOMEM, "no memory for anomalies") : TP_OK;
@@ -142,9 +146,11 @@ static tp_status resume(anomaly *sink, const uint8_t *cursor, tp_error *error)
     if (status != TP_OK && status != TP_ERR_NOTFOUND) {
         return status;
     }
-    sink->pp_stage = (int32_t)tp_get_u32(cursor + 16);
+    sink->pp_stage = (int32_t)tp_get_u32(cursor + 8);
     if (status == TP_OK && sink->text.size == size) {
-        sink->count = tp_get_u64(cursor + 8);
+        for (uint32_t i = 0; i < RULES; i++) {
+            sink->counts[i] = tp_get_u32(cursor + 12 + 4 * (size_t)i);
+        }
         return TP_OK;
     }
     tp_log(TP_LOG_WARNING, "%s is shorter than it was left: it begins anew", sink->path);
@@ -175,8 +181,10 @@ static void anomaly_cursor(const void *private, tp_buf *out)
 {
     const anomaly *sink = private;
     tp_buf_put_u64(out, sink->text.size);
-    tp_buf_put_u64(out, sink->count);
     tp_buf_put_u32(out, (uint32_t)sink->pp_stage);
+    for (uint32_t i = 0; i < RULES; i++) {
+        tp_buf_put_u32(out, sink->counts[i]);
+    }
 }
 
 static uint64_t anomaly_bytes(const void *private)

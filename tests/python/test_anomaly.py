@@ -92,6 +92,52 @@ def test_the_file_has_every_alert(tmp_path: Path) -> None:
     assert keys == entries.keys()
 
 
+def test_the_culprit_comes_first(tmp_path: Path) -> None:
+    """A weight that became NaN between two steps, with everything on that shows it later."""
+    torch.manual_seed(0)
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    config = {**CONFIG, "param_distribution": True, "mv_distribution": True, "mg_direction": True}
+    monitor = TrainerMon({**config, "ur_distribution": True}, output_dir=tmp_path)
+    monitor.set_monitor(net, optimizer)
+    last = list(net.parameters())[2]
+    for step in range(4):
+        if step == 2:
+            with torch.no_grad():
+                last[0, 0] = float("nan")
+        loss = net(torch.ones(2, 4)).sum()
+        monitor.log_scalar("loss", loss)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+    assert anomaly_analyse.main(["-d", str(tmp_path)]) == 0
+    written = json.loads((tmp_path / "anomaly_analyse.json").read_text())
+    tags = [entry["tag_name"] for entry in written.values()]
+    assert tags[:2] == ["0:2.weight/rank0/param_origin", "0:2.output:0/rank0/actv"]
+
+
+def test_a_loud_rule_leaves_room(tmp_path: Path) -> None:
+    """10,000 of a rule that speaks in every step, and the one of another rule that came later."""
+    loud = {"rule_name": "AnomalyNan", "args": {"threshold": 1e-30}}
+    zero = {"rule_name": "AllZero"}
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    config = {**CONFIG, "alert": {"rules": [loud, zero], "dump": True}}
+    monitor = TrainerMon(config, output_dir=tmp_path)
+    monitor.set_monitor(net, optimizer)
+    for step in range(1700):
+        net(torch.ones(2, 4) if step < 1690 else torch.zeros(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+    entries = json.loads(Path(monitor.directory, "anomaly.json").read_text()).values()
+    rules = [entry["message"].partition(" ")[0] for entry in entries]
+    alerts = [alert.rule for alert in Journal(monitor.directory).alerts()]
+    assert rules.count("AnomalyNan") == 10000 < alerts.count("AnomalyNan")
+    assert rules.count("AllZero") == alerts.count("AllZero") > 0
+
+
 def test_a_later_run_takes_the_link(tmp_path: Path) -> None:
     monitors = []
     for bad in (1, 9):
@@ -178,9 +224,9 @@ def precedes(a: dict[str, Any], b: dict[str, Any]) -> bool:
             return 0
         if kind.endswith("_grad"):
             return 1
-        if kind.startswith("exp_avg"):
+        if kind.startswith("exp_avg") or kind == "mg_direction":
             return 2
-        return 3 if kind in ("param_updated", "adam_update", "adam_ratio") else -1
+        return 3 if kind in ("param_updated", "adam_update", "adam_ratio", "scalar") else -1
 
     for name in ("step", "micro_step"):
         if a[name] != b[name]:
@@ -199,7 +245,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> int:
 
 def entry_at_random(rng: random.Random, rank: int) -> dict[str, Any]:
     kinds = ["actv", "actv_grad", "acc_grad", "post_grad", "exp_avg", "exp_avg_sq"]
-    kinds += ["param_origin", "param_updated", "adam_update", "other"]
+    kinds += ["param_origin", "param_updated", "adam_update", "other", "mg_direction", "scalar"]
     vpp = rng.randrange(3)
     return {
         "rank": rank,

@@ -189,6 +189,32 @@ static void test_loss_spike(void **state)
     tp_rules_free(rules);
 }
 
+/* By factor: a spike fires once and leaves the mean alone; a level that stays is normal after as many
+ * steps as the rule needs to speak. Of a second moment the factor is that of what it is made of. */
+static void test_factor(void **state)
+{
+    (void)state;
+    const tp_rule_options options = {.rule = TP_RULE_ANOMALY_TURBULENCE,
+                                     .mode = TP_TURBULENCE_FACTOR,
+                                     .threshold = 10,
+                                     .min_samples = 5};
+    tp_rules *rules = make(options);
+    for (int i = 0; i < 100; i++) {
+        double x = i == 30 ? 1e6 : i < 60 ? 1 : 50;
+        bool fires = i == 30 || (i >= 60 && i < 65);
+        assert_int_equal(step(rules, TP_GRAD_REDUCED, &x, 1) != NULL, fires);
+        x = i < 60 ? 1 : 99;
+        assert_null(step(rules, TP_EXP_AVG_SQ, &x, 1));
+    }
+    tp_rules_free(rules);
+    rules = make(options);
+    for (int i = 0; i < 21; i++) {
+        double x = i < 20 ? 1 : 101;
+        assert_int_equal(step(rules, TP_EXP_AVG_SQ, &x, 1) != NULL, i == 20);
+    }
+    tp_rules_free(rules);
+}
+
 static void test_all_zero(void **state)
 {
     (void)state;
@@ -260,8 +286,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_window),     cmocka_unit_test(test_exploding),
         cmocka_unit_test(test_new_level),  cmocka_unit_test(test_vanishing),
-        cmocka_unit_test(test_loss_spike), cmocka_unit_test(test_all_zero),
-        cmocka_unit_test(test_unchanged),  cmocka_unit_test(test_scope),
+        cmocka_unit_test(test_loss_spike), cmocka_unit_test(test_factor),
+        cmocka_unit_test(test_all_zero),   cmocka_unit_test(test_unchanged),
+        cmocka_unit_test(test_scope),
     };
     return cmocka_run_group_tests(tests, make_registry, free_registry);
 }
