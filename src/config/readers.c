@@ -159,8 +159,9 @@ static tp_status read_one_format(const tp_config_text *text, const tp_config_fie
     }
     if (choice == DATABASE && (*formats & SAID_SO) == 0) {
         *formats |= SAID_SO;
-        tp_config_warn(text, place,
-                       "this version writes no database: the journal keeps the values");
+        tp_config_warn(
+            text, place,
+            "no database server is written to; write \"sqlite\" for a database in a file");
     }
     *formats |= bits[choice];
     return TP_OK;

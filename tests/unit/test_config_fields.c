@@ -325,13 +325,13 @@ static void test_warnings(void **state)
         "rank is computed\n"
         "tensorprobe: warning: t.json:9:1: alert.inform: this version does not act on it: alerts "
         "are on the console and in the journal, and nobody is informed\n"
-        "tensorprobe: warning: t.json:10:1: format: this version writes no database: the journal "
-        "keeps the values\n");
+        "tensorprobe: warning: t.json:10:1: format: no database server is written to; write "
+        "\"sqlite\" for a database in a file\n");
     assert_string_equal(
         read_warnings("{\"format\": [\"database\", \"csv\", \"database\"], \"mv_distribution\": "
                       "true}"),
-        "tensorprobe: warning: t.json:1:13: format[0]: this version writes no database: the "
-        "journal keeps the values\n");
+        "tensorprobe: warning: t.json:1:13: format[0]: no database server is written to; "
+        "write \"sqlite\" for a database in a file\n");
     assert_string_equal(
         read_warnings(
             "{\"xy_distribution\": true, \"forward_only\": true, \"backward_only\": true}"),
