@@ -30,6 +30,18 @@ _listeners: list[_Listener] = []
 _wrapped: list[tuple[type, str, Any, Any]] = []  # class, name, the original, our wrapper
 
 
+def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer | None:
+    """The torch optimizer itself, or the one inside of its wrappers; None: there is none."""
+    from torch.optim import Optimizer
+
+    inner = optimizer
+    for _ in range(8):  # wrappers in wrappers; one may name itself
+        if isinstance(inner, Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
+            return inner
+        inner = getattr(inner, "optimizer", None)
+    return None
+
+
 def _hooks_of(optimizer: Any) -> list[OptimizerHook]:
     return [one.hook for one in _listeners if one.optimizer is None or one.optimizer() is optimizer]
 
@@ -39,8 +51,9 @@ def _unscale(original: Callable[..., Any]) -> Callable[..., Any]:
     def unscale_(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(scaler, optimizer, *args, **kwargs)
         if scaler.is_enabled():
-            for hook in _hooks_of(optimizer):
-                hook.unscaled(optimizer)
+            inner = inner_optimizer(optimizer) or optimizer
+            for hook in _hooks_of(inner):
+                hook.unscaled(inner)
         return result
 
     return unscale_
@@ -51,16 +64,17 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
     def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not scaler.is_enabled():
             return original(scaler, optimizer, *args, **kwargs)
-        hooks = _hooks_of(optimizer)
+        inner = inner_optimizer(optimizer) or optimizer
+        hooks = _hooks_of(inner)
         for hook in hooks:
-            hook.scaler_begin(optimizer, getattr(scaler, "_scale", None))
+            hook.scaler_begin(inner, getattr(scaler, "_scale", None))
         failed = True
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             failed = False
         finally:
             for hook in hooks:
-                hook.scaler_end(optimizer, failed)
+                hook.scaler_end(inner, failed)
         return result
 
     return step

@@ -30,13 +30,9 @@ Metrics = dict[str, dict[str, Any]]
 
 def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     """The torch optimizer itself, or the one inside of its wrappers."""
-    from torch.optim import Optimizer
-
-    inner = optimizer
-    for _ in range(8):  # wrappers in wrappers; one may name itself
-        if isinstance(inner, Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
-            return inner
-        inner = getattr(inner, "optimizer", None)
+    inner = _scaling.inner_optimizer(optimizer)
+    if inner is not None:
+        return inner
     raise TypeError(
         f"a {type(optimizer).__name__} has no step hooks, and no torch optimizer as .optimizer: "
         "pass the torch optimizer whose step() ends a training step"
