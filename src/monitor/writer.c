@@ -325,7 +325,7 @@ tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_e
     int failed = start_thread(&writer->thread, run_writer, writer);
     if (failed != 0) {
         tp_writer_free(writer);
-        return tp_fail(error, TP_ERR_NOMEM, "can't start the writer thread: %s", strerror(failed));
+        return tp_fail(error, TP_ERR_IO, "can't start the writer thread: %s", strerror(failed));
     }
     writer->recovery_started = start_thread(&writer->recovery, run_recovery, writer) == 0;
     *out = writer;
