@@ -52,6 +52,10 @@ typedef struct output_grad {
     uint32_t ndim;
     int64_t shape[SITE_DIMS];
     bool fired; /* in the backward that is running, as far as the base hasn't */
+
+    bool leaf;          /* its node outlives the graph: later backwards come here, too */
+    bool by_forward;    /* rows of the forwards only that the backward is known to be of */
+    int64_t graph_task; /* a leaf's: the first backward that came, -1: none has */
 } output_grad;
 
 static void output_grad_dealloc(PyObject *self)
@@ -82,6 +86,22 @@ static bool add_target(output_grad *grad, const input_row *row, uint32_t role)
     return true;
 }
 
+static backward_forward forward_of(const target *row)
+{
+    return (backward_forward){row->hook->vpp_stage, row->micro_step};
+}
+
+static bool is_noted(const monitor_object *monitor, backward_forward one)
+{
+    for (uint32_t i = monitor->backward_forward_count; i-- > 0;) {
+        if (monitor->backward_forwards[i].vpp_stage == one.vpp_stage &&
+            monitor->backward_forwards[i].micro_step == one.micro_step) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The outermost module is the first whose output's gradient is known: its row comes first. */
 static bool record_targets(const output_grad *grad, PyObject *tensor, bool of_base)
 {
@@ -99,10 +119,80 @@ static bool record_targets(const output_grad *grad, PyObject *tensor, bool of_ba
         values.shape = grad->shape;
     }
     for (uint32_t i = grad->count; ok && result == READ_OK && i-- > 0;) {
-        ok = record_target(&grad->targets[i], &values);
+        ok = (grad->by_forward && !is_noted(first->monitor, forward_of(&grad->targets[i]))) ||
+             record_target(&grad->targets[i], &values);
     }
     tensor_view_close(&view);
     return ok;
+}
+
+/* ---- A leaf: which forwards is this backward of? ---- */
+
+/* Every backward of the step reaches a leaf, while the nodes of a forward are reached by its own.
+ * What was hooked on such nodes tells which forwards the backward that runs belongs to. */
+
+/* The backward that runs has come to a node of this row's forward. False: an error is set. */
+static bool note_forward(monitor_object *monitor, const target *row)
+{
+    const int64_t task = core_call_int(monitor->state->graph_task_id);
+    if (PyErr_Occurred()) {
+        return false;
+    }
+    if (task != monitor->backward_task) {
+        monitor->backward_task = task;
+        monitor->backward_forward_count = 0;
+    }
+    const backward_forward one = forward_of(row);
+    if (is_noted(monitor, one)) {
+        return true;
+    }
+    if (monitor->backward_forward_count == monitor->backward_forward_capacity) {
+        const uint32_t capacity = monitor->backward_forward_capacity * 2 + 4;
+        backward_forward *more = tp_realloc(monitor->backward_forwards, capacity * sizeof(*more));
+        if (more == NULL) {
+            PyErr_NoMemory();
+            return false;
+        }
+        monitor->backward_forwards = more;
+        monitor->backward_forward_capacity = capacity;
+    }
+    monitor->backward_forwards[monitor->backward_forward_count++] = one;
+    return true;
+}
+
+/* Where nothing tells which forwards the backward is of, the first one that comes is taken for the
+ * leaf's own. False: it has nothing for this leaf's rows, or an error is set. */
+static bool is_own_backward(output_grad *grad, const monitor_object *monitor)
+{
+    const int64_t task = core_call_int(monitor->state->graph_task_id);
+    if (PyErr_Occurred()) {
+        return false;
+    }
+    grad->by_forward = task == monitor->backward_task && monitor->backward_forward_count > 0;
+    if (!grad->by_forward) {
+        if (grad->graph_task < 0) {
+            grad->graph_task = task;
+        }
+        return grad->graph_task == task;
+    }
+    for (uint32_t i = 0; i < grad->count; i++) {
+        if (is_noted(monitor, forward_of(&grad->targets[i]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool take_output_grad(output_grad *grad, monitor_object *monitor, PyObject *tensor)
+{
+    if (grad->leaf && !is_own_backward(grad, monitor)) {
+        return !PyErr_Occurred();
+    }
+    if (!grad->leaf && PyList_Size(monitor->leaf_handles) > 0 &&
+        !note_forward(monitor, &grad->targets[0])) {
+        return false;
+    }
+    return record_targets(grad, tensor, false);
 }
 
 /* prehook(grad_outputs) of a node, or hook(grad) of a leaf */
@@ -117,7 +207,7 @@ static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssiz
     PyObject *tensor =
         PyTuple_Check(args[0]) ? PyTuple_GetItem(args[0], (Py_ssize_t)grad->output_nr) : args[0];
     grad->fired = true;
-    PyObject *result = tensor != NULL && record_targets(grad, tensor, false)
+    PyObject *result = tensor != NULL && take_output_grad(grad, monitor, tensor)
                            ? Py_NewRef(Py_None)
                            : monitor_trouble(monitor, grad->targets[0].hook->name);
     monitor_add_time(monitor, begin);
@@ -190,6 +280,7 @@ static bool attach_to_tensor(monitor_object *monitor, PyObject *tensor, output_g
         return false;
     }
     const bool leaf = node == Py_None;
+    grad->leaf = leaf;
     PyObject *handle =
         leaf ? attach(tensor, state->name_register_hook, &output_grad_def, (PyObject *)grad)
              : attach(node, state->name_register_prehook, &output_grad_def, (PyObject *)grad);
@@ -210,6 +301,7 @@ static output_grad *new_output_grad(const input_row *row, uint32_t role)
         return NULL;
     }
     memset((char *)grad + sizeof(PyObject), 0, sizeof(*grad) - sizeof(PyObject));
+    grad->graph_task = -1;
     if (!add_target(grad, row, role)) {
         Py_DECREF((PyObject *)grad);
         return NULL;
@@ -271,6 +363,8 @@ struct input_grad {
     uint32_t arrived;
     int64_t graph_task; /* the backward in which they have */
     PyObject *sum;      /* owned; NULL: no part has arrived yet */
+    int64_t version;    /* of the sum when it was taken: it may be a tensor of the backward's own */
+    bool changed;       /* since then, in place: what it was is not known any more */
 };
 
 static void input_grad_dealloc(PyObject *self)
@@ -331,30 +425,42 @@ static PyObject *cut_out(core_state *state, PyObject *whole, PyObject *geometry)
     return part;
 }
 
+/* A later node may change in place what an earlier one has sent. */
+static void note_changes(input_grad *leader)
+{
+    leader->changed |= leader->sum != NULL && reading_version(leader->row.hook->monitor->state,
+                                                              leader->sum) != leader->version;
+}
+
 static bool collect(input_grad *leader, PyObject *piece)
 {
+    core_state *state = leader->row.hook->monitor->state;
     if (piece == Py_None) {
         return true;
     }
-    PyObject *sum = leader->sum == NULL
-                        ? Py_NewRef(piece)
-                        : add_without_graph(leader->row.hook->monitor->state, leader->sum, piece);
+    note_changes(leader);
+    PyObject *sum =
+        leader->sum == NULL ? Py_NewRef(piece) : add_without_graph(state, leader->sum, piece);
     if (sum == NULL) {
         return false;
     }
     Py_XDECREF(leader->sum);
     leader->sum = sum;
+    leader->version = reading_version(state, sum);
     return true;
 }
 
 bool input_grad_finish(input_grad *leader)
 {
-    PyObject *sum = leader->sum;
     monitor_object *monitor = leader->row.hook->monitor;
+    note_changes(leader);
+    PyObject *sum = leader->sum;
+    const bool changed = leader->changed;
     leader->sum = NULL;
+    leader->changed = false;
     leader->arrived = 0;
     tensor_view view;
-    if (sum == NULL || !tensor_view_open(monitor->state, sum, &view)) {
+    if (sum == NULL || changed || !tensor_view_open(monitor->state, sum, &view)) {
         Py_XDECREF(sum);
         return true;
     }
@@ -379,6 +485,7 @@ static bool take_parts(input_grad *part, PyObject *grad_inputs)
         if (leader->arrived > 0 && leader->graph_task != task) {
             /* What an earlier backward left when it failed on the way. */
             leader->arrived = 0;
+            leader->changed = false;
             Py_CLEAR(leader->sum);
         }
         leader->graph_task = task;

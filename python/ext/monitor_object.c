@@ -178,6 +178,7 @@ static void monitor_dealloc(PyObject *object)
         tp_free(spare);
     }
     tp_free(self->pending);
+    tp_free(self->backward_forwards);
     Py_XDECREF(self->warned_reasons);
     Py_XDECREF(self->leaf_handles);
     Py_XDECREF(self->collector_handles);

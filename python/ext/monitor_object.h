@@ -52,6 +52,12 @@ typedef struct frame {
     input_edge inline_edges[FRAME_INLINE_EDGES];
 } frame;
 
+/* A forward that a backward goes through. */
+typedef struct backward_forward {
+    int32_t vpp_stage;
+    uint32_t micro_step;
+} backward_forward;
+
 /* The gradient of an input of which some consumers have not run yet in this backward. */
 typedef struct pending_grad {
     struct input_grad *grad; /* owned */
@@ -100,6 +106,9 @@ typedef struct monitor_object {
     pending_grad *pending;
     uint32_t pending_count, pending_capacity;
     PyObject *leaf_handles; /* list: handles of hooks on nodes that outlive the graph */
+    int64_t backward_task;  /* where there are such: the newest backward, and its forwards */
+    backward_forward *backward_forwards;
+    uint32_t backward_forward_count, backward_forward_capacity;
 } monitor_object;
 
 /* False: return at once (closed, or a forked child). */

@@ -617,6 +617,72 @@ def test_hooks_on_leaves_are_taken_back(tmp_path: Path) -> None:
     assert not w._backward_hooks
 
 
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_each_backward_has_its_own_rows_of_a_leaf(tmp_path: Path, pipelined: bool) -> None:
+    model = Call(lambda m, k: m.fc(m.leaf() * k).sum(), fc=linear(), leaf=Call(lambda m: m.w))
+    w = nn.Parameter(draw(3, 4))
+    model.get_submodule("leaf").w = w
+    factors = (1.0, 10.0, 100.0)
+    fc = model.get_submodule("fc")
+    assert isinstance(fc, nn.Linear)
+    single = fc.weight.detach().sum(0).expand(3, 4)
+    session = start(model, tmp_path)
+    losses = []
+    for k in factors:
+        losses.append(model(k))
+        if not pipelined:
+            losses.pop().backward()
+    for loss in losses:
+        loss.backward()
+    session.step()
+    found = named(rows(session), "leaf.output", "actv_grad")
+    assert [r["micro_step"] for r in found] == [0, 1, 2]
+    assert all(equal(r["norm"], single * k) for r, k in zip(found, factors, strict=True))
+
+
+def test_the_total_gradient_of_a_leaf_input_is_each_backwards_own(tmp_path: Path) -> None:
+    model = Call(lambda m, x, k: (m.fc(x) * k).sum(), fc=linear())
+    fc = model.get_submodule("fc")
+    assert isinstance(fc, nn.Linear)
+    single = fc.weight.detach().sum(0).expand(3, 4)
+    x = draw(3, 4).requires_grad_()
+    session = start(model, tmp_path, input_grad="tensor")
+    for k in (1.0, 10.0, 100.0):
+        model(x, k).backward()
+    session.step()
+    records = rows(session)
+    for row in (".input", "fc.input"):
+        found = named(records, row, "actv_grad")
+        assert [r["micro_step"] for r in found] == [0, 1, 2]
+        assert all(equal(r["norm"], single * 10**i) for i, r in enumerate(found))
+
+
+class InPlace(torch.autograd.Function):
+    """Changes the gradient that it is given."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return gradient.mul_(100)
+
+
+def test_a_gradient_that_is_changed_meanwhile_is_not_recorded(tmp_path: Path) -> None:
+    pair = Call(lambda _, x: (x * 2, x * 3))
+    apply: Callable[[Tensor], Tensor] = InPlace.apply
+    model = Call(lambda m, x: m.b(apply(m.a(x))), a=linear(), b=pair)
+    session = start(model, tmp_path)
+    model(draw(3, 4))[0].sum().backward()
+    session.step()
+    sum(t.sum() for t in model(draw(3, 4))).backward()
+    session.step()
+    found = named(rows(session), "b.input", "actv_grad")
+    assert [r["step"] for r in found] == [1]
+    assert equal(found[0]["norm"], torch.full((3, 4), 5.0))
+
+
 def test_an_exception_in_a_forward_leaves_nothing(tmp_path: Path, no_gc: None) -> None:
     fail = True
 
