@@ -394,6 +394,7 @@ void monitor_hand_over_micro_steps(monitor_object *monitor)
         most = monitor->micro_steps[i] > most ? monitor->micro_steps[i] : most;
         monitor->micro_steps[i] = 0;
     }
+    monitor->most_forwards = most > monitor->most_forwards ? most : monitor->most_forwards;
     tp_monitor_set_micro_steps(monitor->monitor, most);
 }
 

@@ -453,6 +453,28 @@ static int monitor_set_ops(PyObject *object, PyObject *names, void *Py_UNUSED(cl
     return metrics_set_ops((monitor_object *)object, names) ? 0 : -1;
 }
 
+static PyObject *monitor_forwards(PyObject *object, void *Py_UNUSED(closure))
+{
+    const monitor_object *self = (monitor_object *)object;
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < self->chunk_count; i++) {
+        open = self->micro_steps[i] > open ? self->micro_steps[i] : open;
+    }
+    return Py_BuildValue("II", open, self->most_forwards);
+}
+
+static PyObject *monitor_get_reduced_only(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((monitor_object *)object)->reduced_only);
+}
+
+static int monitor_set_reduced_only(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
+{
+    const int yes = value == NULL ? 0 : PyObject_IsTrue(value);
+    ((monitor_object *)object)->reduced_only = yes > 0;
+    return yes < 0 ? -1 : 0;
+}
+
 static PyMethodDef monitor_methods[] = {
     {"configure", (PyCFunction)(void (*)(void))monitor_configure, METH_VARARGS | METH_KEYWORDS,
      "configure($self, config_json=None, config_path=None)\n--\n\nAnother configuration from the "
@@ -506,6 +528,10 @@ static PyGetSetDef monitor_properties[] = {
     {"collecting", monitor_get_collecting, NULL, "Whether the open step is collected.", NULL},
     {"open_step", monitor_open_step, NULL, "The number of the open step.", NULL},
     {"ops", monitor_get_ops, monitor_set_ops, "The ops that metrics show.", NULL},
+    {"forwards", monitor_forwards, NULL,
+     "Training forwards in the open step, and in the ended step that had most.", NULL},
+    {"reduced_only", monitor_get_reduced_only, monitor_set_reduced_only,
+     "Whether unreduced gradients are left out, as grad may be a sum over processes.", NULL},
     {"collector_handles", monitor_collector_handles, NULL,
      "A list for handles of hooks; the last step that is collected removes them.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -88,6 +88,8 @@ typedef struct monitor_object {
     tp_quick_clock clock;
     uint64_t hook_ns; /* own time in hooks of the open step, as far as the step hasn't got it */
     uint64_t steps_ended;
+    uint32_t most_forwards;   /* micro steps of the longest step so far */
+    bool reduced_only;        /* parameters' gradients may be sums over processes */
     PyObject *on_change;      /* owned callable of the session, or NULL: the model has changed */
     PyObject *on_first_step;  /* likewise, once: the first collected step has ended */
     PyObject *scalar_numbers; /* dict: name of a logged scalar → its number; NULL: none yet */

@@ -160,7 +160,8 @@ static bool record_gradient(optimizer_batch *batch, watched *entry)
         grad = unscaled;
     }
     /* In one process nothing is reduced: both series have the same values. */
-    const bool ok = grad != NULL && optimizer_batch_add(batch, entry, grad, UNREDUCED, REDUCED);
+    const int first = hook->monitor->reduced_only ? REDUCED : UNREDUCED;
+    const bool ok = grad != NULL && optimizer_batch_add(batch, entry, grad, first, REDUCED);
     Py_XDECREF(grad);
     /* A copy takes memory: none is kept. */
     return ok && (!scaled || optimizer_batch_flush(batch));
@@ -285,16 +286,60 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
     return ok;
 }
 
-static bool record_after(optimizer_hook *hook)
+/* Adds the optimizer's parameters to the set, or only counts them where that is NULL. -1: an error
+ * is set. */
+static Py_ssize_t visit_parameters(PyObject *optimizer, PyObject *set)
+{
+    Py_ssize_t total = 0;
+    PyObject *groups = PyObject_GetAttrString(optimizer, "param_groups");
+    const Py_ssize_t group_count = groups == NULL ? -1 : PySequence_Size(groups);
+    for (Py_ssize_t i = 0; total >= 0 && i < group_count; i++) {
+        PyObject *group = PySequence_GetItem(groups, i);
+        PyObject *list = group == NULL ? NULL : PyMapping_GetItemString(group, "params");
+        const Py_ssize_t count = list == NULL ? -1 : PySequence_Size(list);
+        total = count < 0 ? -1 : total + count;
+        for (Py_ssize_t k = 0; total >= 0 && set != NULL && k < count; k++) {
+            PyObject *parameter = PySequence_GetItem(list, k);
+            total = parameter == NULL || PySet_Add(set, parameter) != 0 ? -1 : total;
+            Py_XDECREF(parameter);
+        }
+        Py_XDECREF(list);
+        Py_XDECREF(group);
+    }
+    Py_XDECREF(groups);
+    return group_count < 0 ? -1 : total;
+}
+
+/* Finds out which parameters the optimizer doesn't have, if that may have changed. */
+static bool find_foreign(optimizer_hook *hook, PyObject *optimizer)
+{
+    const Py_ssize_t total = visit_parameters(optimizer, NULL);
+    if (total < 0 || (hook->foreign_to == optimizer && hook->foreign_at == total)) {
+        return total >= 0;
+    }
+    PyObject *own = PySet_New(NULL);
+    bool ok = own != NULL && visit_parameters(optimizer, own) >= 0;
+    for (uint32_t i = 0; ok && i < hook->count; i++) {
+        const int found = PySet_Contains(own, hook->parameters[i].parameter);
+        hook->parameters[i].foreign = found == 0;
+        ok = found >= 0;
+    }
+    Py_XDECREF(own);
+    hook->foreign_to = ok ? optimizer : NULL;
+    hook->foreign_at = total;
+    return ok;
+}
+
+static bool record_after(optimizer_hook *hook, PyObject *optimizer)
 {
     const bool parameters = hook->monitor->config->param_distribution;
-    bool ok = true;
+    bool ok = !parameters || find_foreign(hook, optimizer);
     optimizer_batch batch;
     begin_batch(&batch, hook);
     for (uint32_t i = 0; ok && parameters && i < hook->count && monitor_is_active(hook->monitor);
          i++) {
         watched *entry = &hook->parameters[i];
-        const int trained = is_trained(hook, entry);
+        const int trained = entry->foreign ? 0 : is_trained(hook, entry);
         ok = trained > 0 ? optimizer_batch_add(&batch, entry, entry->parameter, UPDATED, UPDATED)
                          : trained == 0;
     }
@@ -304,24 +349,14 @@ static bool record_after(optimizer_hook *hook)
 /* Does one of the optimizer's parameters belong to the model? 1, 0, or -1 with an error set. */
 static int has_member(const optimizer_hook *hook, PyObject *optimizer)
 {
-    int found = 0;
-    PyObject *groups = PyObject_GetAttrString(optimizer, "param_groups");
-    const Py_ssize_t group_count = groups == NULL ? -1 : PySequence_Size(groups);
-    for (Py_ssize_t i = 0; found == 0 && i < group_count; i++) {
-        PyObject *group = PySequence_GetItem(groups, i);
-        PyObject *list = group == NULL ? NULL : PyMapping_GetItemString(group, "params");
-        const Py_ssize_t count = list == NULL ? -1 : PySequence_Size(list);
-        for (Py_ssize_t k = 0; found == 0 && k < count; k++) {
-            PyObject *parameter = PySequence_GetItem(list, k);
-            found = parameter == NULL ? -1 : PySet_Contains(hook->members, parameter);
-            Py_XDECREF(parameter);
-        }
-        found = count < 0 ? -1 : found;
-        Py_XDECREF(list);
-        Py_XDECREF(group);
-    }
-    Py_XDECREF(groups);
-    return group_count < 0 ? -1 : found;
+    PyObject *own = PySet_New(NULL);
+    PyObject *apart = own == NULL || visit_parameters(optimizer, own) < 0
+                          ? NULL
+                          : PyObject_CallMethod(own, "isdisjoint", "O", hook->members);
+    const int found = apart == NULL ? -1 : apart == Py_False;
+    Py_XDECREF(apart);
+    Py_XDECREF(own);
+    return found;
 }
 
 int optimizer_hook_owns(optimizer_hook *hook, PyObject *optimizer)
@@ -339,6 +374,7 @@ int optimizer_hook_owns(optimizer_hook *hook, PyObject *optimizer)
     const int found = has_member(hook, optimizer);
     if (found > 0) {
         hook->optimizer = PyWeakref_NewRef(optimizer, NULL);
+        hook->foreign_to = NULL; /* an address comes again */
     }
     return found > 0 && hook->optimizer == NULL ? -1 : found;
 }
@@ -414,10 +450,10 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
 }
 
 /* The time that the end of the step may wait for the writer is counted apart. */
-PyObject *optimizer_hook_finish(optimizer_hook *hook, bool ok, uint64_t begin)
+PyObject *optimizer_hook_finish(optimizer_hook *hook, PyObject *optimizer, bool ok, uint64_t begin)
 {
     monitor_object *monitor = hook->monitor;
-    ok = ok && (!monitor->collecting || record_after(hook));
+    ok = ok && (!monitor->collecting || record_after(hook, optimizer));
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     monitor_add_time(monitor, begin);
     hook->gradients_taken = false;
@@ -451,7 +487,7 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_
                       !hook->gradients_taken && has_closure(args, count);
     const bool ok = (!late || optimizer_hook_take_gradients(hook)) &&
                     (!monitor->collecting || adam_check(hook, args[0]));
-    return optimizer_hook_finish(hook, ok, begin);
+    return optimizer_hook_finish(hook, args[0], ok, begin);
 }
 
 /* gradients(): what they are now; nothing is recorded. */
@@ -494,6 +530,7 @@ static PyObject *hook_watch(PyObject *self, PyObject *rows)
     }
     hook->parameters = NULL;
     hook->count = 0;
+    hook->foreign_to = NULL;
     Py_CLEAR(hook->rows);
     const bool taken = take_parameters(hook, rows);
     free_parameters(earlier, count);

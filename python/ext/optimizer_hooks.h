@@ -30,6 +30,7 @@ typedef struct watched {
     PyObject *parameter; /* owned, as the optimizer owns it */
     uint32_t next;       /* index of the row of its next name; 0: there is none */
     bool is_alias;       /* such a row */
+    bool foreign;        /* the optimizer doesn't have it: its update comes from elsewhere */
     char *name;
     int32_t vpp_stage;
     adam_group group;
@@ -53,10 +54,12 @@ typedef struct optimizer_hook {
     uint32_t busy; /* calls that look at the parameters: they may work with the GIL released */
     uint32_t count;
     watched *parameters;
-    PyObject *rows;       /* owned dict, or NULL: for adam_hooks.c */
-    bool checked;         /* that the optimizer keeps moments, if they are to be recorded */
-    bool stale_gradient;  /* what is there before the step is the step before's */
-    PyObject *step_frame; /* owned: the frame that runs the step's hooks, while one is running */
+    const void *foreign_to; /* the optimizer for which foreign was found out; NULL: none */
+    Py_ssize_t foreign_at;  /* and how many parameters it had then */
+    PyObject *rows;         /* owned dict, or NULL: for adam_hooks.c */
+    bool checked;           /* that the optimizer keeps moments, if they are to be recorded */
+    bool stale_gradient;    /* what is there before the step is the step before's */
+    PyObject *step_frame;   /* owned: the frame that runs the step's hooks, while one is running */
 } optimizer_hook;
 
 /* monitor.optimizer_hook(parameters, main_grad, members, ends_step) */
@@ -79,6 +82,6 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
 /* The optimizer has made its update, or has been kept from it: records what is there after it, and
  * ends the training's step if that is this optimizer's to do. ok: nothing has failed yet. begin: of
  * the own time so far. Returns as a hook does. */
-PyObject *optimizer_hook_finish(optimizer_hook *hook, bool ok, uint64_t begin);
+PyObject *optimizer_hook_finish(optimizer_hook *hook, PyObject *optimizer, bool ok, uint64_t begin);
 
 #endif

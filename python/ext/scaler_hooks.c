@@ -104,5 +104,5 @@ PyObject *scaler_end(PyObject *self, PyObject *const *args, Py_ssize_t count)
     tp_monitor_mark_skipped(monitor->monitor);
     const bool ok =
         !monitor->collecting || optimizer_hook_take_before(hook, args[0], !hook->gradients_taken);
-    return optimizer_hook_finish(hook, ok, begin);
+    return optimizer_hook_finish(hook, args[0], ok, begin);
 }

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensorprobe import _core, _scaling
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
 from tensorprobe._messages import complain, say
-from tensorprobe._ranks import world_size
+from tensorprobe._ranks import reduces_gradients, world_size
+from tensorprobe._strangers import Strangers
 from tensorprobe._structure import StructurePrinter
 from tensorprobe._targets import Selection, WatchedModule
 from tensorprobe.journal import Alert, Journal
@@ -94,6 +95,7 @@ class Session:
         self._structure_is_printed = False
         self._closed = False
         self._has_warned_of_closed = False
+        self._has_warned_of_reduction = False
         self._end_is_told = False
         self._scripted: list[str] = []
         self._directory: str = monitor.directory
@@ -320,6 +322,8 @@ class Session:
             own = [] if optimizer is None else [torch_optimizer(optimizer)]
         self._forget_optimizers()
         self._hook_optimizers(own)
+        strangers = Strangers(own, self._members, lambda: bool(self._module_handles))
+        self._optimizer_handles.extend(strangers.register())
         self._make_printer()
         self._looks_at_step_ends = False
         if self._config_file is not None or self._wants_structure():
@@ -337,6 +341,7 @@ class Session:
     def _rows(self) -> list[list[Row]]:
         """What each optimizer reads: its own parameters, the last one those of nobody, too."""
         config = self._config
+        self._look_for_reduction()
         switches = ("wg", "mv", "param", "ur")
         wanted = any(config[f"{one}_distribution"] for one in switches) or config["mg_direction"]
         rows: list[Row] = []
@@ -349,6 +354,17 @@ class Session:
             shares.append([row for row in rows if id(row[1]) in own])
             rows = [row for row in rows if id(row[1]) not in own]
         return [*shares, rows]
+
+    def _look_for_reduction(self) -> None:
+        """Leave unreduced gradients out where ``grad`` may hold the sum over the processes."""
+        self._monitor.reduced_only = reduces_gradients()
+        wanted = self._config["wg_distribution"] and self._is_lowest_rank
+        if self._monitor.reduced_only and wanted and not self._has_warned_of_reduction:
+            self._has_warned_of_reduction = True
+            complain(
+                f"torch.distributed runs {world_size()} processes: grad_unreduced is not recorded, "
+                "for by the optimizer's step .grad holds the reduced gradient (grad_reduced)"
+            )
 
     def _hook_optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
         self._optimizers = [weakref.ref(one) for one in optimizers]
@@ -524,12 +540,29 @@ class Session:
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
+        self._warn_of_lost_steps()
         atexit.unregister(self._close_at_exit)
         self._detach()
         try:
             self._monitor.close()
         except OSError as error:
             _warn(str(error))
+
+    def _warn_of_lost_steps(self) -> None:
+        """Say that forwards came after the last end of a step, more than belong to a step."""
+        steps = self._monitor.counters()["steps"]
+        forwards, most = self._monitor.forwards
+        advice = (
+            "a step ends with the step() of the optimizer that watch(), set_monitor() or "
+            "use_optimizer() has been given, or with step() of the monitor"
+        )
+        if steps == 0 and forwards > 0:
+            complain(f"{forwards} training forwards came, and no step has ended: {advice}")
+        elif forwards > most > 0:
+            complain(
+                f"{forwards} training forwards came after the last end of a step, where a step "
+                f"has had {most} at most: {advice}"
+            )
 
     def _close_at_exit(self) -> None:
         with contextlib.suppress(Exception):

@@ -232,10 +232,13 @@ class TrainerMon:
     def generate_wgrad_metrics(self) -> tuple[Metrics, Metrics]:
         """The gradients as they are now, after and before the reduction.
 
-        Each is tag → {op: value}. Read at the call; nothing is recorded.
+        Each is tag → {op: value}. Read at the call; nothing is recorded. With several processes
+        the second is empty: ``grad`` may have been reduced.
         """
         rows = self._attached().gradients()
         reduced = {f"{row}/rank{self._rank}/post_grad": values for row, values in rows.items()}
+        if self._monitor.reduced_only:
+            return reduced, {}
         unreduced = {
             f"{row}/rank{self._rank}/acc_grad": dict(values) for row, values in rows.items()
         }

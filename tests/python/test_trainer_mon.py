@@ -438,7 +438,7 @@ def test_nothing_stays_of_the_global_hooks() -> None:
     counts = [len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)]
     monitor = TrainerMon(EVERYTHING)
     monitor.hook_modules(Model())
-    assert len(module._global_optimizer_pre_hooks) == counts[0] + 1
+    assert len(module._global_optimizer_pre_hooks) == counts[0] + 2
     monitor.close()
     assert counts == [
         len(module._global_optimizer_pre_hooks),
