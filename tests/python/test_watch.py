@@ -91,7 +91,7 @@ def test_a_configuration_is_a_path_or_a_dict(tmp_path: Path) -> None:
 
 def test_what_is_no_configuration_says_so(tmp_path: Path) -> None:
     net, optimizer = parts()
-    with pytest.raises(TypeError, match="path of a JSON file or a dict, not 3"):
+    with pytest.raises(TypeError, match="path of a JSON file or a dict, not an int"):
         tensorprobe.watch(net, optimizer, 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"got ops, eps beside a configuration file.*own\.json"):
         tensorprobe.watch(net, optimizer, tmp_path / "own.json", ops=["max"], eps=1)
