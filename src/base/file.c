@@ -164,6 +164,12 @@ bool tp_file_is_removed(int fd)
     return fstat(fd, &info) == 0 && info.st_nlink == 0;
 }
 
+bool tp_file_has(const char *path, uint64_t size)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && (uint64_t)info.st_size >= size;
+}
+
 void tp_file_close(int fd)
 {
     if (fd >= 0) {

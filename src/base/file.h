@@ -39,6 +39,9 @@ tp_status tp_file_truncate(int fd, const char *path, uint64_t size, tp_error *er
 /* Whether the open file has no name any more: what is written to it is lost when it is closed. */
 bool tp_file_is_removed(int fd);
 
+/* Whether there is a file at path of at least so many bytes. */
+bool tp_file_has(const char *path, uint64_t size);
+
 void tp_file_close(int fd); /* accepts -1 */
 
 /* Reads a whole file into buf (emptied first). */

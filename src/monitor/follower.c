@@ -8,17 +8,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "journal/cursor.h"
+#include "journal/frame.h"
 
 #define NEVER UINT64_MAX
 #define RETRY_NS UINT64_C(1000000000)
 /* How often the cursor is written at most; and where that takes long, a twentieth of the time. */
 #define CURSOR_NS UINT64_C(20000000)
 #define CURSOR_PAUSES UINT64_C(20)
-
-static const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard, &tp_sink_anomaly,
-                                       &tp_sink_sqlite};
-
-#define SINKS (sizeof sinks / sizeof sinks[0])
 
 struct tp_follower {
     const tp_sink *sink;
@@ -107,8 +103,29 @@ static tp_status store_cursor(tp_follower *follower, tp_error *error)
     return status;
 }
 
-/* Opens the sink where the cursor file says. */
-static tp_status open_sink(tp_follower *follower, tp_error *error)
+bool tp_follower_has_beginning(const char *directory)
+{
+    char folder[TP_PATH_MAX];
+    uint64_t first;
+    uint64_t last;
+    return tp_path_join(folder, directory, "journal") == TP_OK &&
+           tp_segment_find(folder, 0, &first, &last) == TP_OK && first == 0;
+}
+
+/* Somebody has removed or cut the files: makes the sink begin anew, to be fed from the journal. */
+static void begin_anew(tp_follower *follower)
+{
+    tp_log(TP_LOG_WARNING, "%s: files of the %s output are gone: made anew from the journal",
+           follower->options.directory, follower->sink->name);
+    follower->cursor = (tp_cursor){0};
+    follower->steps = 0;
+    follower->stored_steps = 0;
+    follower->behind = true;
+    follower->retry_at = 0;
+}
+
+/* Opens the sink where the cursor file says, or anew if it may and its files are not there. */
+static tp_status open_sink(tp_follower *follower, bool may_begin, tp_error *error)
 {
     tp_sink_options stored;
     uint32_t ops[TP_OP_COUNT];
@@ -120,6 +137,13 @@ static tp_status open_sink(tp_follower *follower, tp_error *error)
         return status;
     }
     size_t skip = get_options(&follower->blob, &stored, ops);
+    if (may_begin && skip > 0 && follower->blob.size > skip &&
+        !follower->sink->is_whole(&follower->options, follower->blob.data + skip,
+                                  follower->blob.size - skip) &&
+        tp_follower_has_beginning(follower->options.directory)) {
+        begin_anew(follower);
+        skip = follower->blob.size;
+    }
     follower->private = tp_calloc(1, follower->sink->private_size);
     if (follower->private == NULL) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory for a sink");
@@ -167,7 +191,7 @@ static tp_status begin_attempt(tp_follower *follower, tp_error *error)
     tp_status status = store_cursor(follower, error);
     if (status == TP_OK) {
         close_sink(follower);
-        status = open_sink(follower, error);
+        status = open_sink(follower, false, error);
     }
     return status;
 }
@@ -231,7 +255,7 @@ tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink
         return tp_fail(error, status, "path is too long: %.100s", options->directory);
     }
     tp_error trouble;
-    status = open_sink(follower, &trouble);
+    status = open_sink(follower, true, &trouble);
     if (status != TP_OK) {
         fall_behind(follower, status, &trouble);
     }
@@ -352,7 +376,7 @@ tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_erro
     if (follower->retry_at == NEVER) {
         return tp_fail(where, TP_ERR_STATE, "%s output has ended", follower->sink->name);
     }
-    tp_status status = follower->private != NULL ? TP_OK : open_sink(follower, where);
+    tp_status status = follower->private != NULL ? TP_OK : open_sink(follower, true, where);
     if (status == TP_OK) {
         status = open_reader(follower, &reader, where);
         if (status == TP_ERR_NOTFOUND) {
@@ -407,7 +431,7 @@ void tp_follower_configure(tp_follower *follower, const tp_sink_options *options
     close_sink(follower);
     take_options(follower, &next);
     if (status == TP_OK) {
-        status = open_sink(follower, &error);
+        status = open_sink(follower, false, &error);
     }
     if (status != TP_OK && follower->retry_at != NEVER) {
         fall_behind(follower, status, &error);
@@ -443,30 +467,34 @@ void tp_follower_close(tp_follower **follower)
     }
 }
 
-/* Recovers one sink of the directory, if the run had it. */
-static tp_status follow_sink(const char *directory, const tp_sink *sink, const int *stop,
-                             uint64_t *steps, tp_error *error)
+tp_status tp_follower_load_options(const char *directory, const tp_sink *sink,
+                                   tp_sink_options *options, uint32_t ops[TP_OP_COUNT], bool *found,
+                                   tp_error *error)
 {
     char path[TP_PATH_MAX];
     char name[80];
-    uint32_t ops[TP_OP_COUNT];
     tp_cursor cursor;
     tp_buf blob = TP_BUF_INIT;
-    tp_sink_options options = {.directory = directory};
-    tp_follower *follower = NULL;
     snprintf(name, sizeof name, "followers/%s.cursor", sink->name);
     tp_status status = tp_path_join(path, directory, name);
     if (status == TP_OK) {
         status = tp_cursor_load(path, &cursor, &blob, error);
+    } else {
+        tp_fail(error, status, "path is too long: %.100s", directory);
     }
-    if (status != TP_OK || blob.size == 0) {
-        goto end;
-    }
-    if (get_options(&blob, &options, ops) == 0) {
+    *found = status == TP_OK && blob.size > 0;
+    if (*found && get_options(&blob, options, ops) == 0) {
         status = tp_fail(error, TP_ERR_CORRUPT, "%s holds no valid options", path);
-        goto end;
     }
-    status = tp_follower_open(&follower, sink, &options, error);
+    tp_buf_free(&blob);
+    return status;
+}
+
+tp_status tp_follower_bring(const tp_sink *sink, const tp_sink_options *options, const int *stop,
+                            uint64_t *steps, tp_error *error)
+{
+    tp_follower *follower = NULL;
+    tp_status status = tp_follower_open(&follower, sink, options, error);
     if (status == TP_OK) {
         follower->stop = stop;
         status = tp_follower_catch_up(follower, NEVER, error);
@@ -474,22 +502,6 @@ static tp_status follow_sink(const char *directory, const tp_sink *sink, const i
             *steps = tp_follower_steps(follower);
         }
     }
-end:
     tp_follower_close(&follower);
-    tp_buf_free(&blob);
     return status;
-}
-
-tp_status tp_follow_directory(const char *directory, const int *stop, uint64_t *steps,
-                              tp_error *error)
-{
-    tp_status result = TP_OK;
-    *steps = 0;
-    for (size_t i = 0; i < SINKS; i++) {
-        tp_status status = follow_sink(directory, sinks[i], stop, steps, error);
-        if (status != TP_OK) {
-            result = status;
-        }
-    }
-    return result;
 }

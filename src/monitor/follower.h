@@ -35,10 +35,18 @@ uint64_t tp_follower_bytes(const tp_follower *follower);
 
 void tp_follower_close(tp_follower **follower);
 
-/* Brings every sink of a run directory, which no process is writing, to the end of its journal.
- * stop may be NULL; TP_END: it became 1 before that. *steps: how many steps were added to the sink
- * that lacked most. error may be NULL. */
-tp_status tp_follow_directory(const char *directory, const int *stop, uint64_t *steps,
-                              tp_error *error);
+/* The options in the cursor file that a sink has in the directory; ops gets what they point to.
+ * *found: there are some. */
+tp_status tp_follower_load_options(const char *directory, const tp_sink *sink,
+                                   tp_sink_options *options, uint32_t ops[TP_OP_COUNT], bool *found,
+                                   tp_error *error);
+
+/* Whether the journal there still has its first segment: what is made from it is all there was. */
+bool tp_follower_has_beginning(const char *directory);
+
+/* Brings one sink, which nobody else has open, to the end of the journal, unless *stop becomes 1
+ * before that (TP_END; stop may be NULL). *steps is raised to the number of steps added. */
+tp_status tp_follower_bring(const tp_sink *sink, const tp_sink_options *options, const int *stop,
+                            uint64_t *steps, tp_error *error);
 
 #endif

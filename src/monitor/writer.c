@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "monitor/follower.h"
+#include "monitor/follow.h"
 #include "monitor/output.h"
 #include "monitor/recover.h"
 #include "monitor/run.h"

@@ -177,6 +177,15 @@ static tp_status anomaly_open(void *private, const tp_sink_options *options, con
     return resume(sink, cursor, error);
 }
 
+static bool anomaly_is_whole(const tp_sink_options *options, const uint8_t *cursor,
+                             size_t cursor_size)
+{
+    char path[TP_PATH_MAX];
+    return cursor_size != CURSOR_SIZE || tp_get_u64(cursor) == 0 ||
+           tp_path_join(path, options->directory, FILE_NAME) != TP_OK ||
+           tp_file_has(path, tp_get_u64(cursor));
+}
+
 static void anomaly_cursor(const void *private, tp_buf *out)
 {
     const anomaly *sink = private;
@@ -203,6 +212,7 @@ const tp_sink tp_sink_anomaly = {
     .name = "anomaly",
     .private_size = sizeof(anomaly),
     .open = anomaly_open,
+    .is_whole = anomaly_is_whole,
     .write = anomaly_write,
     .write_alerts = anomaly_write_alerts,
     .flush = anomaly_flush,

@@ -283,6 +283,34 @@ static tp_status remove_file(const csv *sink, uint32_t kind, tp_error *error)
     return status;
 }
 
+static void take_cursor(csv *sink, const uint8_t *cursor)
+{
+    sink->keep = tp_get_u32(cursor + 4) != 0;
+    sink->window = tp_get_u64(cursor + 16);
+    sink->frontier = tp_get_u64(cursor + 24);
+    sink->part = tp_get_u64(cursor + 32);
+    sink->last_in_parts = tp_get_u64(cursor + 40);
+}
+
+/* Files of earlier windows may have been tidied away: only those of the present one are needed. */
+static bool csv_is_whole(const tp_sink_options *options, const uint8_t *cursor, size_t cursor_size)
+{
+    csv sink = {.options = *options};
+    if (cursor_size < CURSOR_START || cursor_size > CURSOR_SIZE ||
+        tp_get_u64(cursor + 8) != options->steps_per_file) {
+        return true; /* open says what is wrong with it, or needs no files */
+    }
+    take_cursor(&sink, cursor);
+    for (uint32_t kind = 1; CURSOR_START + 8 * (size_t)kind <= cursor_size; kind++) {
+        const uint64_t size = tp_get_u64(cursor + CURSOR_START + 8 * (size_t)(kind - 1));
+        char path[TP_PATH_MAX];
+        if (size > 0 && file_path(&sink, kind, path, NULL) == TP_OK && !tp_file_has(path, size)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static tp_status csv_open(void *private, const tp_sink_options *options, const uint8_t *cursor,
                           size_t cursor_size, tp_error *error)
 {
@@ -307,11 +335,7 @@ static tp_status csv_open(void *private, const tp_sink_options *options, const u
     if (tp_get_u64(cursor + 8) != options->steps_per_file) {
         return TP_OK; /* other names of files from here on */
     }
-    sink->keep = tp_get_u32(cursor + 4) != 0;
-    sink->window = tp_get_u64(cursor + 16);
-    sink->frontier = tp_get_u64(cursor + 24);
-    sink->part = tp_get_u64(cursor + 32);
-    sink->last_in_parts = tp_get_u64(cursor + 40);
+    take_cursor(sink, cursor);
     const bool other_columns = tp_get_u32(cursor) != sink->columns && sink->window != NO_WINDOW;
     for (uint32_t kind = 1; CURSOR_START + 8 * (size_t)kind <= cursor_size; kind++) {
         uint64_t size = tp_get_u64(cursor + CURSOR_START + 8 * (size_t)(kind - 1));
@@ -370,6 +394,7 @@ const tp_sink tp_sink_csv = {
     .name = "csv",
     .private_size = sizeof(csv),
     .open = csv_open,
+    .is_whole = csv_is_whole,
     .write = csv_write,
     .cursor = csv_cursor,
     .bytes = csv_bytes,

@@ -39,6 +39,10 @@ typedef struct tp_sink {
     tp_status (*open)(void *private, const tp_sink_options *options, const uint8_t *cursor,
                       size_t cursor_size, tp_error *error);
 
+    /* Whether the sink's files still hold what this cursor, which is not empty, speaks of. If
+     * somebody has removed or cut them, they can be made anew from the journal. */
+    bool (*is_whole)(const tp_sink_options *options, const uint8_t *cursor, size_t cursor_size);
+
     /* Writes one whole step: when it returns TP_OK, all bytes have been handed to the kernel, if
      * the sink has no flush. A record that has no name (its definition was damaged) is left out.
      * Never called with partial batches or gaps. */

@@ -367,6 +367,32 @@ static tp_status database_open(void *private, const tp_sink_options *options, co
     return status == TP_OK ? cut_back(sink, cursor_size > 0 ? cursor : NULL, error) : status;
 }
 
+/* A database that can't be asked counts as whole: open says why. */
+static bool database_is_whole(const tp_sink_options *options, const uint8_t *cursor,
+                              size_t cursor_size)
+{
+    char path[TP_PATH_MAX];
+    sqlite3 *db = NULL;
+    sqlite3_stmt *last = NULL;
+    bool whole = true;
+    if (cursor_size != CURSOR_SIZE || tp_get_u64(cursor) == 0 ||
+        tp_path_join(path, options->directory, FILE_NAME) != TP_OK) {
+        return true;
+    }
+    if (!tp_file_has(path, 1)) {
+        return false;
+    }
+    if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) ==
+            SQLITE_OK &&
+        sqlite3_prepare_v2(db, "SELECT max(id) FROM step", -1, &last, NULL) == SQLITE_OK &&
+        sqlite3_step(last) == SQLITE_ROW) {
+        whole = (uint64_t)sqlite3_column_int64(last, 0) >= tp_get_u64(cursor);
+    }
+    sqlite3_finalize(last);
+    sqlite3_close(db);
+    return whole;
+}
+
 static void database_cursor(const void *private, tp_buf *out)
 {
     const database *sink = private;
@@ -395,6 +421,7 @@ const tp_sink tp_sink_sqlite = {
     .name = "sqlite",
     .private_size = sizeof(database),
     .open = database_open,
+    .is_whole = database_is_whole,
     .write = database_write,
     .write_alerts = database_write_alerts,
     .cursor = database_cursor,

@@ -363,6 +363,19 @@ static tp_status tensorboard_open(void *private, const tp_sink_options *options,
     return tp_file_truncate(sink->fd, path, offset, error);
 }
 
+static bool tensorboard_is_whole(const tp_sink_options *options, const uint8_t *cursor,
+                                 size_t cursor_size)
+{
+    char name[NAME_MAX + 1] = "";
+    char path[TP_PATH_MAX];
+    if (cursor_size <= 8 || cursor_size - 8 >= sizeof name) {
+        return true;
+    }
+    memcpy(name, cursor + 8, cursor_size - 8);
+    return tp_path_join(path, options->directory, name) != TP_OK ||
+           tp_file_has(path, tp_get_u64(cursor));
+}
+
 static void tensorboard_cursor(const void *private, tp_buf *out)
 {
     const tensorboard *sink = private;
@@ -390,6 +403,7 @@ const tp_sink tp_sink_tensorboard = {
     .name = "tensorboard",
     .private_size = sizeof(tensorboard),
     .open = tensorboard_open,
+    .is_whole = tensorboard_is_whole,
     .write = tensorboard_write,
     .cursor = tensorboard_cursor,
     .bytes = tensorboard_bytes,

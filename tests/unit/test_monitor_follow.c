@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "journal/writer.h"
-#include "monitor/follower.h"
+#include "monitor/follow.h"
 #include "tensorprobe/tensorprobe.h"
 
 #define STEPS 4 /* of an attempt */

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "monitor/follower.h"
+#include "monitor/follow.h"
 #include "monitor/recover.h"
 #include "tensorprobe/tensorprobe.h"
 
