@@ -30,7 +30,7 @@ typedef struct tp_monitor_options {
 typedef struct tp_monitor_counters {
     uint64_t steps;         /* boundaries passed */
     uint64_t records;       /* records handed to the writer */
-    uint64_t gaps;          /* steps given up because the writer was too far behind */
+    uint64_t gaps;          /* steps given up: no room for them, or the journal refused them */
     uint64_t alerts;        /* alerts, the ones not shown on the console included */
     uint64_t errors;        /* observations that failed */
     uint64_t hook_ns;       /* own time in hooks */

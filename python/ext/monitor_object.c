@@ -283,8 +283,12 @@ static PyObject *monitor_close(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     }
     if (status < 0) {
-        PyErr_Format(PyExc_OSError, "the monitor could not write everything: %s",
-                     tp_status_name(status));
+        PyErr_Format(
+            PyExc_OSError,
+            "the monitor could not write everything (%llu steps are lost; a warning has said "
+            "why): %s",
+            (unsigned long long)((monitor_object *)object)->final_counters.gaps,
+            tp_status_name(status));
         return NULL;
     }
     Py_RETURN_NONE;

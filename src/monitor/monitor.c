@@ -212,6 +212,9 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
     monitor->generation = atomic_load(&generation);
     monitor->step_number = options->start_step;
     status = name_run(monitor, options, error);
+    if (status == TP_OK && is_watched_rank(monitor)) { /* the others may have no place to write */
+        status = tp_run_check_base(monitor->base, error);
+    }
     if (status == TP_OK && tp_registry_new(&monitor->registry) != TP_OK) {
         status = tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
     }

@@ -58,6 +58,34 @@ tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t ra
     return TP_OK;
 }
 
+tp_status tp_run_check_base(const char *base, tp_error *error)
+{
+    char part[TP_PATH_MAX];
+    size_t length = strlen(base);
+    for (;;) {
+        /* The slash at the end: a file that lies there is no directory. */
+        const int written = length > 0
+                                ? snprintf(part, sizeof part, "%.*s/", (int)length, base)
+                                : snprintf(part, sizeof part, "%s", *base == '/' ? "/" : ".");
+        if (written < 0 || written >= (int)sizeof part) {
+            return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %.100s", base);
+        }
+        if (access(part, W_OK | X_OK) == 0) {
+            return TP_OK;
+        }
+        if (errno != ENOENT || length == 0) {
+            return tp_fail(error, TP_ERR_IO, "can't write to the output directory %s: %s", base,
+                           strerror(errno));
+        }
+        while (length > 0 && base[length - 1] == '/') {
+            length--;
+        }
+        while (length > 0 && base[length - 1] != '/') {
+            length--;
+        }
+    }
+}
+
 /* A lock of the open file, not of the process: it keeps out a second monitor of the same process
  * too. A forked child has a part in it as long as it has the descriptor. */
 static int lock_file(int fd, short type)

@@ -16,6 +16,10 @@ void tp_run_make_id(char id[9]);
 tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t rank, const char *id,
                            tp_error *error);
 
+/* Whether the base directory can be written, or made where it isn't there yet: asks, and makes
+ * nothing. The message has the path and the system's reason. */
+tp_status tp_run_check_base(const char *base, tp_error *error);
+
 /* Takes the directory's lock file, which says "not closed cleanly yet" as long as it exists, and
  * "its process lives" as long as it is locked. *fd holds the lock. TP_ERR_STATE: somebody has
  * it. */

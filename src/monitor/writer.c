@@ -231,6 +231,14 @@ static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
     tp_step_abandon(surplus);
 }
 
+/* A step that could not be written until the end is given up, as one that found no room is. */
+static void count_lost(tp_writer *writer, const entry *e)
+{
+    if (e->step != NULL && (tp_step_header(e->step)->flags & TP_BATCH_PARTIAL) == 0) {
+        atomic_fetch_add(&writer->gaps, 1);
+    }
+}
+
 static void *run_writer(void *argument)
 {
     tp_writer *writer = argument;
@@ -245,6 +253,7 @@ static void *run_writer(void *argument)
             tp_output_follow(writer->output, &batch);
         } else {
             result = TP_ERR_IO;
+            count_lost(writer, &e);
         }
         tp_box_report(writer->options.box);
         finish_entry(writer, &e, journaled);
