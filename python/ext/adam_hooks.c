@@ -21,7 +21,7 @@ static double number_of(core_state *state, PyObject *value)
     if (tensor_type_kind(state, Py_TYPE(value)) == TYPE_OTHER) {
         const bool is_number = PyFloat_Check(value) || PyLong_Check(value);
         number = is_number ? PyFloat_AsDouble(value) : Py_NAN;
-        PyErr_Clear(); /* an integer may be too large */
+        core_clear_error(); /* an integer may be too large */
     } else if (tensor_view_open_any(state, value, &view)) {
         if (view.why == NULL && tp_stats_compute(&view.data, 0, &stats) == TP_OK &&
             stats.count == 1) {
@@ -46,7 +46,7 @@ static adam_group group_of(core_state *state, PyObject *group)
     }
     found.eps = number_of(state, PyDict_GetItemString(group, "eps"));
     found.step = number_of(state, PyDict_GetItemString(group, "step"));
-    PyErr_Clear();
+    core_clear_error();
     return found;
 }
 

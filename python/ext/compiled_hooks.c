@@ -224,7 +224,7 @@ bool compiled_is_exporting(monitor_object *monitor)
     PyObject *answer = asked == NULL ? NULL : PyObject_CallFunctionObjArgs(asked, NULL);
     monitor->exporting = answer == Py_True;
     Py_XDECREF(answer);
-    PyErr_Clear();
+    core_clear_error();
     if (monitor->exporting && !monitor->warned_export) {
         monitor->warned_export = true;
         if (PyErr_WarnEx(PyExc_RuntimeWarning,

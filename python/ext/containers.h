@@ -4,8 +4,8 @@
 
 #include "core.h"
 
-/* The values of a dataclass's fields, of a mapping, or of a deque, in order: a new tuple. NULL: the
- * value is none of these, or it can't be read; no error is set. */
+/* What a dataclass's fields, a UserDict or a deque hold, in order: a new tuple. NULL: the value is
+ * none of these, or it can't be read; no error is set. No code of the value's class runs. */
 PyObject *container_elements(core_state *state, PyObject *value);
 
 #endif

@@ -73,6 +73,11 @@ int64_t core_call_int(PyObject *function);
 /* function(argument) in no_grad mode, which is left as it was: no node gets into a graph. */
 PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument);
 
+/* Clears the error that is set, if one is, where there is no way to report it. What isn't an
+ * Exception (KeyboardInterrupt, SystemExit: a signal's handler raised it while Python code ran) is
+ * raised again in the main thread, after the hook. */
+void core_clear_error(void);
+
 /* The object's attribute, new; NULL without an error: it has none, or it is None. */
 PyObject *core_attribute(PyObject *object, const char *name);
 

@@ -32,13 +32,39 @@ PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject
     return result;
 }
 
+static int raise_again(void *error)
+{
+    PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)error), error);
+    Py_DECREF((PyObject *)error);
+    return -1;
+}
+
+void core_clear_error(void)
+{
+    PyObject *type = NULL;
+    PyObject *value = NULL;
+    PyObject *traceback = NULL;
+    if (PyErr_Occurred() == NULL) {
+        return;
+    }
+    const bool own = PyErr_ExceptionMatches(PyExc_Exception);
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (!own && value != NULL && Py_AddPendingCall(raise_again, value) == 0) {
+        value = NULL;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
 PyObject *core_attribute(PyObject *object, const char *name)
 {
     PyObject *value = PyObject_GetAttrString(object, name);
     if (value == Py_None) {
         Py_CLEAR(value);
     }
-    PyErr_Clear();
+    core_clear_error();
     return value;
 }
 

@@ -73,7 +73,7 @@ static bool is_without_use(core_state *state)
     const bool yes = text != NULL && strstr(text, "recomputation_hook") != NULL;
     Py_XDECREF(name);
     Py_XDECREF(hooks);
-    PyErr_Clear();
+    core_clear_error();
     return yes;
 }
 

@@ -42,7 +42,7 @@ bool core_has_right_signs(const core_state *state, PyObject *tensor)
     PyObject *negative = PyObject_CallFunctionObjArgs(state->is_neg, tensor, NULL);
     const bool right = negative == Py_False;
     Py_XDECREF(negative);
-    PyErr_Clear();
+    core_clear_error();
     return right;
 }
 

@@ -14,7 +14,7 @@ static bool is_linear(const core_state *state, PyObject *module)
     PyObject *forward = PyObject_GetAttrString((PyObject *)Py_TYPE(module), "forward");
     const bool yes = forward == state->linear_forward;
     Py_XDECREF(forward);
-    PyErr_Clear();
+    core_clear_error();
     return yes;
 }
 

@@ -144,7 +144,7 @@ static PyObject *gradient_of(const optimizer_hook *hook, PyObject *parameter)
             return grad;
         }
         Py_XDECREF(grad);
-        PyErr_Clear();
+        core_clear_error();
     }
     return PyObject_GetAttr(parameter, state->name_grad);
 }
@@ -409,7 +409,7 @@ static bool is_inner_step(const optimizer_hook *hook)
     }
     const bool inner = running == hook->step_frame;
     Py_XDECREF(running);
-    PyErr_Clear();
+    core_clear_error();
     return inner;
 }
 

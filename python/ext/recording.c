@@ -51,7 +51,7 @@ int64_t reading_version(core_state *state, PyObject *tensor)
     PyObject *number = PyObject_GetAttr(tensor, state->name_version);
     const int64_t version = number == NULL ? -1 : PyLong_AsLongLong(number);
     Py_XDECREF(number);
-    PyErr_Clear(); /* inference tensors have none: they are read every time */
+    core_clear_error(); /* inference tensors have none: they are read every time */
     return version;
 }
 
@@ -84,7 +84,7 @@ static tp_status compute_released(monitor_object *monitor, const tensor_view *vi
 uint32_t reading_threads(core_state *state)
 {
     const int64_t threads = core_call_int(state->get_num_threads);
-    PyErr_Clear();
+    core_clear_error();
     return threads > 1 && threads <= UINT32_MAX ? (uint32_t)threads : 1;
 }
 

@@ -16,7 +16,7 @@ static enum type_kind classify(core_state *state, PyTypeObject *type)
     /* A type that takes over dispatch decides itself what its values are. */
     PyObject *dispatch = PyObject_GetAttrString((PyObject *)type, "__torch_dispatch__");
     const bool plain = dispatch == state->disabled_dispatch;
-    PyErr_Clear();
+    core_clear_error();
     Py_XDECREF(dispatch);
     return plain ? TYPE_TENSOR : TYPE_WRAPPER;
 }
@@ -46,7 +46,7 @@ static bool attribute_is_true(PyObject *object, const char *name)
     PyObject *value = PyObject_GetAttrString(object, name);
     const bool yes = value != NULL && PyObject_IsTrue(value) == 1;
     Py_XDECREF(value);
-    PyErr_Clear();
+    core_clear_error();
     return yes;
 }
 
@@ -55,7 +55,7 @@ static bool method_is_true(PyObject *object, const char *name)
     PyObject *value = PyObject_CallMethod(object, name, NULL);
     const bool yes = value != NULL && PyObject_IsTrue(value) == 1;
     Py_XDECREF(value);
-    PyErr_Clear();
+    core_clear_error();
     return yes;
 }
 
@@ -101,7 +101,7 @@ static bool is_of_bytes(PyObject *tensor, dl_dtype *dtype)
     }
     Py_XDECREF(text);
     Py_XDECREF(own);
-    PyErr_Clear();
+    core_clear_error();
     return found;
 }
 
@@ -238,7 +238,7 @@ static PyObject *inner_tensor(core_state *state, PyObject *tensor)
     } else if (!PyObject_HasAttrString(tensor, "trigger_wait")) { /* its collective may still run */
         inner = only_part(tensor);
     }
-    PyErr_Clear();
+    core_clear_error();
     if (inner != NULL && tensor_type_kind(state, Py_TYPE(inner)) == TYPE_OTHER) {
         Py_CLEAR(inner);
     }
@@ -273,7 +273,7 @@ static bool fill_view(core_state *state, PyObject *whole, tensor_view *view, boo
                            ? state->exchange->dltensor_from_py_object_no_sync(tensor, &dl)
                            : view_by_capsule(state, tensor, view, &dl);
     if (failed) {
-        PyErr_Clear();
+        core_clear_error();
         return explain(tensor, view, "it has no memory that can be read", all);
     }
     const bool whole_numbers =
@@ -309,7 +309,7 @@ static PyObject *hide_from_subclass(core_state *state, PyObject *tensor)
     PyObject *guard = PyObject_CallFunctionObjArgs(state->disable_torch_function, NULL);
     PyObject *done = guard == NULL ? NULL : PyObject_CallMethod(guard, "__enter__", NULL);
     if (done == NULL) {
-        PyErr_Clear();
+        core_clear_error();
         Py_CLEAR(guard);
     }
     Py_XDECREF(done);
@@ -367,6 +367,8 @@ void tensor_list_init(tensor_list *list)
     list->items = list->inline_items;
     list->count = 0;
     list->kept = NULL;
+    list->seen_count = 0;
+    list->seen_more = NULL;
     list->capacity = TENSOR_LIST_INLINE;
 }
 
@@ -401,30 +403,50 @@ PyObject *tensor_list_unpack(core_state *state, tensor_list *list, PyObject *val
     const bool kept = list->kept != NULL && PyList_Append(list->kept, elements) == 0;
     Py_DECREF(elements);
     if (!kept) {
-        PyErr_Clear();
+        core_clear_error();
     }
     return kept ? elements : NULL;
 }
 
-static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bool integers,
-                       int depth)
+/* 1: the list hasn't come to this container yet, 0: it has, -1: memory ran out. */
+static int is_new(tensor_list *list, const PyObject *container)
 {
-    if (value == Py_None || depth > MAX_NESTING) {
-        return true;
-    }
-    if (tensor_type_kind(state, Py_TYPE(value)) != TYPE_OTHER) {
-        tensor_view *view = next_view(list);
-        list->count += view != NULL && view_open(state, value, view, integers);
-        return view != NULL;
-    }
-    if (PyTuple_Check(value)) {
-        const Py_ssize_t size = PyTuple_Size(value);
-        for (Py_ssize_t i = 0; i < size; i++) {
-            if (!add_nested(state, list, PyTuple_GetItem(value, i), integers, depth + 1)) {
-                return false;
-            }
+    for (uint32_t i = 0; i < list->seen_count; i++) {
+        if (list->seen[i] == container) {
+            return 0;
         }
-    } else if (PyList_Check(value)) {
+    }
+    if (list->seen_count < TENSOR_LIST_INLINE) {
+        list->seen[list->seen_count++] = container;
+        return 1;
+    }
+    if (list->seen_more == NULL) {
+        list->seen_more = PySet_New(NULL);
+    }
+    PyObject *address = PyLong_FromVoidPtr((void *)(uintptr_t)container);
+    int known = -1;
+    if (list->seen_more != NULL && address != NULL) {
+        known = PySet_Contains(list->seen_more, address);
+    }
+    if (known == 0 && PySet_Add(list->seen_more, address) != 0) {
+        known = -1;
+    }
+    Py_XDECREF(address);
+    core_clear_error();
+    return known < 0 ? -1 : !known;
+}
+
+static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bool integers,
+                       int depth);
+
+static bool add_elements(core_state *state, tensor_list *list, PyObject *value, bool integers,
+                         int depth)
+{
+    const int new = is_new(list, value);
+    if (new <= 0) {
+        return new == 0;
+    }
+    if (PyList_Check(value)) {
         for (Py_ssize_t i = 0; i < PyList_Size(value); i++) {
             if (!add_nested(state, list, PyList_GetItem(value, i), integers, depth + 1)) {
                 return false;
@@ -446,6 +468,31 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bo
     return true;
 }
 
+static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bool integers,
+                       int depth)
+{
+    if (value == Py_None || depth > MAX_NESTING) {
+        return true;
+    }
+    if (tensor_type_kind(state, Py_TYPE(value)) != TYPE_OTHER) {
+        tensor_view *view = next_view(list);
+        list->count += view != NULL && view_open(state, value, view, integers);
+        return view != NULL;
+    }
+    if (PyTuple_Check(value)) {
+        const Py_ssize_t size = PyTuple_Size(value);
+        for (Py_ssize_t i = 0; i < size; i++) {
+            if (!add_nested(state, list, PyTuple_GetItem(value, i), integers, depth + 1)) {
+                return false;
+            }
+        }
+        return true;
+    }
+    /* Numbers and texts are most of what else there is. */
+    return PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value) ||
+           add_elements(state, list, value, integers, depth);
+}
+
 bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value, bool integers)
 {
     return add_nested(state, list, value, integers, 0);
@@ -460,5 +507,6 @@ void tensor_list_free(tensor_list *list)
         tp_free(list->items);
     }
     Py_XDECREF(list->kept);
+    Py_XDECREF(list->seen_more);
     tensor_list_init(list);
 }

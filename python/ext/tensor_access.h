@@ -38,18 +38,22 @@ typedef struct tensor_list {
     uint32_t count;
     uint32_t capacity;
     PyObject *kept; /* list: what was unpacked on the way; NULL: nothing */
+    const PyObject *seen[TENSOR_LIST_INLINE]; /* containers on the way, the first of them */
+    uint32_t seen_count;
+    PyObject *seen_more; /* set: the addresses of the others; NULL: there are none */
     tensor_view inline_items[TENSOR_LIST_INLINE];
 } tensor_list;
 
 void tensor_list_init(tensor_list *list);
 
 /* Appends the tensors in value: a tensor, or containers of such; those of integers and bools if
- * they are wanted. Anything else is passed over. False when memory ran out. The value must outlive
- * the list. */
+ * they are wanted. Anything else is passed over, and so is a container that was there before
+ * (parts of a tree may know their parents; a tuple can't). False when memory ran out. The value
+ * must outlive the list. */
 bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value, bool integers);
 void tensor_list_free(tensor_list *list);
 
-/* The elements of a dataclass, a mapping or a deque, held by the list. NULL: it is none. */
+/* The elements of a dataclass, a UserDict or a deque, held by the list. NULL: it is none. */
 PyObject *tensor_list_unpack(core_state *state, tensor_list *list, PyObject *value);
 
 #endif

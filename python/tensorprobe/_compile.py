@@ -16,8 +16,8 @@ import itertools
 import sys
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import UserDict, deque
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -136,8 +136,10 @@ def _elements(value: Any) -> list[Any] | None:
     """What a container holds, in order; None: it is none."""
     if isinstance(value, (tuple, list, deque)):
         return list(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return list(value.values())
+    if isinstance(value, UserDict):  # another Mapping may compute what it is asked for
+        return list(value.data.values())
     if dataclasses.is_dataclass(value):
         return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     return None

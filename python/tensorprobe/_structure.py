@@ -6,8 +6,8 @@ import dataclasses
 import json
 import sys
 import warnings
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import UserDict, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,10 @@ def _text(value: Any) -> str:
 
 def _elements(value: Any) -> list[Any] | None:
     """What a container holds, in order; None: it is none."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return list(value.values())
+    if isinstance(value, UserDict):  # another Mapping may compute what it is asked for
+        return list(value.data.values())
     if isinstance(value, (tuple, list, deque)):
         return list(value)
     if dataclasses.is_dataclass(value):

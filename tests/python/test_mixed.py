@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -354,6 +355,22 @@ def test_the_tensor_inside_is_read(tmp_path: Path) -> None:
     for value in (Wrapper(x), Local(x), Wrapper(Local(x))):
         (row,) = recorded(tmp_path, value).values()
         assert row["norm"] == pytest.approx(norm, rel=1e-12)
+
+
+class Interrupted(Local):
+    """Ctrl-C comes while its code runs."""
+
+    def to_local(self) -> Tensor:
+        signal.raise_signal(signal.SIGINT)
+        return super().to_local()
+
+
+def test_an_interrupt_in_a_tensors_code_is_not_lost(tmp_path: Path) -> None:
+    model = Through(Interrupted(torch.randn(3)))
+    session = start(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path, strict=False)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.randn(3, 2))
+    session.close()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict, UserDict, deque, namedtuple
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -145,12 +146,50 @@ def test_what_is_no_container_is_left_alone(tmp_path: Path) -> None:
         def __iter__(self) -> Any:
             raise AssertionError("nobody may consume it")
 
-    class Broken(UserDict[str, Tensor]):
-        def values(self) -> Any:
-            raise ValueError("planted")
+    class Lazy(Mapping[str, Tensor]):
+        """Computes what it is asked for, with random numbers."""
+
+        def __getitem__(self, key: str) -> Tensor:
+            raise AssertionError("nobody may evaluate it")
+
+        def __iter__(self) -> Any:
+            return iter(["y"])
+
+        def __len__(self) -> int:
+            return 1
+
+    @dataclass
+    class Computed:
+        """Its field is a property."""
+
+        value: Any
+
+        @property  # type: ignore[no-redef]
+        def value(self) -> Tensor:
+            raise AssertionError("nobody may evaluate it")
+
+        @value.setter
+        def value(self, value: Any) -> None:
+            pass
+
+    class Consumed(deque[Tensor]):
+        def __iter__(self) -> Any:
+            raise AssertionError("nobody may consume it")
 
     def inner(_: nn.Module, y: Tensor, *others: Any) -> Any:
-        return y * 2, Odd(y), iter([y]), {y}, Broken(y=y), 3, "text", b"bytes", print
+        return (
+            y * 2,
+            Odd(y),
+            iter([y]),
+            {y},
+            Lazy(),
+            Computed(y),
+            Consumed([y]),
+            3,
+            "text",
+            b"bytes",
+            print,
+        )
 
     model = Call(
         lambda m, x: m.inner(m.fc(x), Odd(x), {x}, Result(1, False))[0].sum(),
@@ -163,6 +202,51 @@ def test_what_is_no_container_is_left_alone(tmp_path: Path) -> None:
     assert session.counters()["errors"] == 0
     records = rows(session)
     assert len(named(records, "inner.input")) == len(named(records, "inner.output")) == 1
+
+
+class Loud(UserDict[str, Tensor]):
+    """What it holds is read without asking it."""
+
+    def values(self) -> Any:
+        raise AssertionError("nobody may ask it")
+
+
+@dataclass
+class Branch:
+    """Part of a tree that knows the other parts."""
+
+    value: Tensor
+    parent: Branch | None = None
+    others: list[Any] = field(default_factory=list)
+
+
+def test_what_a_user_dict_holds_is_read_without_its_code(tmp_path: Path) -> None:
+    model = Call(
+        lambda m, x: m.inner(m.fc(x)).data["y"].sum(),
+        fc=linear(),
+        inner=Call(lambda _, y: Loud(y=y * 2)),
+    )
+    session = start(model, tmp_path)
+    model(draw(3, 4)).backward()
+    session.step()
+    assert len(named(rows(session), "inner.output")) == 1
+
+
+def test_parts_that_know_each_other_are_read_once(tmp_path: Path) -> None:
+    def tree(_: nn.Module, y: Tensor) -> Branch:
+        root = Branch(y * 2)
+        root.others = [Branch(y * k, root) for k in range(20)]
+        for branch in root.others:
+            branch.others = root.others
+        root.others += [root.others, root.others]
+        return root
+
+    model = Call(lambda m, x: m.inner(m.fc(x)).value.sum(), fc=linear(), inner=Call(tree))
+    session = start(model, tmp_path)
+    model(draw(3, 4)).backward()
+    session.step()
+    records = [r for r in rows(session) if r["quantity"] == "actv" and r["role"] == "output"]
+    assert sum(r["row"].startswith("inner.output") for r in records) == 21
 
 
 def test_a_spec_that_does_not_fit_says_once_what_to_write(tmp_path: Path) -> None:
