@@ -105,7 +105,7 @@ static uint32_t unlikeness(const char *name, const char *text)
     uint32_t before[LENGTH + 1];
     uint32_t now[LENGTH + 1];
     const size_t columns = strlen(text);
-    if (columns > LENGTH) {
+    if (columns > LENGTH || text[0] == '\0' || text[0] == '.') { /* the model itself has no name */
         return LOST;
     }
     for (size_t k = 0; k <= columns; k++) {

@@ -195,7 +195,7 @@ def test_an_unknown_name_or_rank_is_told(folder: Path) -> None:
 
 def test_the_end_of_a_row_is_enough(tmp_path: Path) -> None:
     monitor = _core.Monitor(config_json='{"format": "api"}', output_dir=str(tmp_path))
-    for name in ("blocks.0.fc1", "blocks.1.fc1", "head.norm", "xnorm"):
+    for name in ("", "blocks.0.fc1", "blocks.1.fc1", "head.norm", "xnorm"):
         monitor.observe(monitor.key(name, _core.ACTIVATION, _core.ROLE_OUTPUT), torch.ones(1))
     monitor.step()
     monitor.close()
@@ -206,6 +206,8 @@ def test_the_end_of_a_row_is_enough(tmp_path: Path) -> None:
 
     assert rows("0.fc1.output", "norm") == ["blocks.0.fc1.output", "head.norm.output"]
     assert rows("*.fc1") == ["blocks.0.fc1.output", "blocks.1.fc1.output"]
+    error = show(tmp_path, "no", status=1).stderr
+    assert "nearest are 'head.norm', 'blocks" in error  # not '', which is the model
     error = show(tmp_path, "fc1.output", status=1).stderr
     assert (
         "'fc1.output' is the end of 'blocks.0.fc1.output', 'blocks.1.fc1.output': "
