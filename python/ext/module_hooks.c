@@ -88,6 +88,7 @@ static void hook_dealloc(PyObject *self)
     free_sites(hook->activations);
     free_sites(hook->gradients);
     tp_free(hook->owed.calls);
+    tp_free(hook->seen.modules);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
 }
@@ -256,7 +257,8 @@ static bool enter(module_hook *hook, PyObject *const *args)
     if (hook->root) {
         const uint32_t before = monitor->micro_steps[hook->vpp_stage];
         module_hook_begin_root(hook, kind, task);
-        if (ok && before == 0 && monitor->micro_steps[hook->vpp_stage] == 1) {
+        const bool begins = before == 0 && monitor->micro_steps[hook->vpp_stage] == 1;
+        if (ok && (begins || hook->unsettled)) {
             ok = structure_check(hook, args[0]);
         }
     }

@@ -13,6 +13,13 @@ typedef struct site_list {
     uint32_t count;
 } site_list;
 
+/* The modules that a walk through the tree has met: open addressing, by their addresses. */
+typedef struct module_set {
+    const void **modules;
+    uint32_t capacity; /* a power of two, or 0 */
+    uint32_t count;
+} module_set;
+
 /* The forwards in compiled graphs that may be computed again in a backward. */
 typedef struct compiled_calls {
     uint64_t step;
@@ -34,6 +41,8 @@ typedef struct module_hook {
     bool linear;           /* its forward is that of torch.nn.Linear */
     bool fired;            /* a training forward has been seen */
     uint64_t structure;    /* of a root: see structure.h */
+    bool unsettled;        /* of a root: whether it has changed is to be asked again */
+    module_set seen;       /* of a root: what its last walk has met, for the memory */
     uint64_t seen_forward; /* calls counts the calls in this forward of the root */
     uint32_t calls;
     owed_calls owed;

@@ -511,7 +511,7 @@ static PyMethodDef monitor_methods[] = {
     {"tell", (PyCFunction)(void (*)(void))monitor_tell, METH_FASTCALL,
      "tell($self, on_change, on_first_step, /)\n--\n\nWhom to call when a step begins with "
      "another tree of modules or parameters, and when the first collected step has ended. None: "
-     "nobody."},
+     "nobody. on_change gives False to be asked again at the next forward."},
     {"log_scalar", (PyCFunction)(void (*)(void))monitor_log_scalar, METH_FASTCALL,
      "log_scalar($self, name, value, /)\n--\n\nRecords a number in the open step."},
     {"module_hook", (PyCFunction)(void (*)(void))monitor_module_hook, METH_FASTCALL,

@@ -5,7 +5,8 @@
 #include "module_hooks.h"
 
 /* A root's forward begins a step: has the session told (monitor->on_change) when the tree below the
- * root is not what it was. False: an error is set. */
+ * root is not what it was, and again at the root's next forward if it gives False. False: an error
+ * is set. */
 bool structure_check(module_hook *root, PyObject *module);
 
 /* Notes what the tree is when the hook is made. False: an error is set. */

@@ -102,7 +102,7 @@ class Monitor:
     def matches(self, target: int, name: str, beginning: bool, /) -> bool: ...
     def tell(
         self,
-        on_change: Callable[[], None] | None,
+        on_change: Callable[[], bool] | None,
         on_first_step: Callable[[], None] | None,
         /,
     ) -> None: ...

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ _SHORTER = [
     )
 ]
 
+
+_MOST_NAMES = 64  # of one module, under which its parameters have rows
 
 _NAMED_STRANGERS = 4  # targets without a match that a warning names; the others are counted
 
@@ -91,6 +95,41 @@ def _split(target: str) -> tuple[int | None, str]:
     return (int(found[1]), target[found.end() :]) if found else (None, target)
 
 
+def _walk(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
+    """Every module under its names, in the model's order; whether it is the first of them.
+
+    A module within itself isn't entered again, and none under more names than a shared one may
+    well have: modules that share modules that share modules have names without end. What models
+    make of ``named_modules()`` and ``named_parameters()`` is not asked.
+    """
+    names: Counter[int] = Counter()
+    above: set[int] = set()
+
+    def visit(name: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
+        own = id(module)
+        if own in above or names[own] == _MOST_NAMES:
+            return
+        names[own] += 1
+        yield name, module, names[own] == 1
+        above.add(own)
+        for part, child in module._modules.items():
+            if child is not None:
+                yield from visit(f"{name}.{part}" if name else part, child)
+        above.discard(own)
+
+    return visit("", root)
+
+
+def in_functional_call() -> bool:
+    """Whether the parameters may be those of a torch.func.functional_call that runs."""
+    from torch.nn.utils.stateless import _functional_call
+
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _functional_call.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 @dataclass(frozen=True)
 class WatchedModule:
     """A module whose activations are recorded."""
@@ -136,17 +175,22 @@ class Selection:
         self._squash: bool = config["squash_name"]
         from tensorprobe._compile import name_in_original, original
 
-        self._modules = [
-            _Named(stage, name_in_original(chunk, name), module)
-            for stage, chunk in enumerate(chunks)
-            for name, module in chunk.named_modules()
-            if original(module) is module
-        ]
-        self._parameters = [
-            _Named(stage, name_in_original(chunk, name), parameter)
-            for stage, chunk in enumerate(chunks)
-            for name, parameter in chunk.named_parameters(remove_duplicate=False)
-        ]
+        self._modules: list[_Named] = []
+        self._parameters: list[_Named] = []
+        for stage, chunk in enumerate(chunks):
+            for name, module, is_first in _walk(chunk):
+                own = name_in_original(chunk, name)
+                if is_first and original(module) is module:
+                    self._modules.append(_Named(stage, own, module))
+                self._parameters += [
+                    _Named(stage, f"{own}.{part}" if own else part, parameter)
+                    for part, parameter in module._parameters.items()
+                    if parameter is not None
+                ]
+
+    def members(self) -> set[torch.nn.Parameter]:
+        """Every parameter of the model, whatever the targets are."""
+        return {named.thing for named in self._parameters}
 
     def _readings(self, number: int, beginning: bool) -> Iterator[Callable[[str], bool]]:
         """How a target may be meant, from the most to the least literal way.

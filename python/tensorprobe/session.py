@@ -18,7 +18,7 @@ from tensorprobe._messages import complain, say
 from tensorprobe._ranks import reduces_gradients, world_size
 from tensorprobe._strangers import Strangers
 from tensorprobe._structure import StructurePrinter
-from tensorprobe._targets import Selection, WatchedModule
+from tensorprobe._targets import Selection, WatchedModule, in_functional_call
 from tensorprobe.journal import Alert, Journal
 
 if TYPE_CHECKING:
@@ -235,10 +235,15 @@ class Session:
                 known, one.module, one.name, one.vpp_stage, recorded=True, target=one.target
             )
 
-    def _refresh(self) -> None:
-        """Hook what the model consists of now. What has stayed keeps its hooks."""
+    def _refresh(self) -> bool:
+        """Hook what the model consists of now. What has stayed keeps its hooks.
+
+        False: it can't be told yet, as the parameters are another's for the time of a call.
+        """
         if self._closed or not self._selected:
-            return
+            return True
+        if in_functional_call():
+            return False
         self._selection = Selection(self._chunks, self._config, self._monitor.matches)
         for hook, rows in zip(self._optimizer_hooks, self._rows(), strict=True):
             hook.watch(rows)
@@ -250,6 +255,7 @@ class Session:
                 self._remove(gone.handles)
         self._compile.keep({one.hook for one in self._hooked.values()})
         self._compile.start()
+        return True
 
     def _warn_of_silence(self) -> None:
         """Warn of targets that match modules of which none has been called in the first step."""
@@ -322,7 +328,9 @@ class Session:
             own = [] if optimizer is None else [torch_optimizer(optimizer)]
         self._forget_optimizers()
         self._hook_optimizers(own)
-        strangers = Strangers(own, self._members, lambda: bool(self._module_handles))
+        strangers = Strangers(
+            own, lambda: self._selection.members(), lambda: bool(self._module_handles)
+        )
         self._optimizer_handles.extend(strangers.register())
         self._make_printer()
         self._looks_at_step_ends = False
@@ -334,9 +342,6 @@ class Session:
         for hook in self._optimizer_hooks:
             _scaling.forget(hook)
         self._optimizer_hooks.clear()
-
-    def _members(self) -> set[torch.nn.Parameter]:
-        return {parameter for chunk in self._chunks for parameter in chunk.parameters()}
 
     def _rows(self) -> list[list[Row]]:
         """What each optimizer reads: its own parameters, the last one those of nobody, too."""
@@ -373,7 +378,7 @@ class Session:
             hook = self._monitor.optimizer_hook(mine, self._main_grad, None, False)
             self._hook_optimizer(optimizer, hook)
         last = optimizers[-1] if optimizers else None
-        members = self._members() if last is None else None
+        members = self._selection.members() if last is None else None
         hook = self._monitor.optimizer_hook(rows, self._main_grad, members, True)
         self._hook_optimizer(last, hook)
 
@@ -419,7 +424,7 @@ class Session:
     def _hook_step_end(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Look at the end of each step whether the structure or a new configuration is there."""
         self._looks_at_step_ends = True
-        members = self._members() if optimizer is None else set()
+        members = self._selection.members() if optimizer is None else set()
 
         def after(stepped: torch.optim.Optimizer, *_: Any) -> None:
             groups = stepped.param_groups
