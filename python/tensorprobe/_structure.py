@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import warnings
 from collections import UserDict, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tensorprobe._messages import warn
 
 if TYPE_CHECKING:
     import torch
@@ -86,11 +87,9 @@ def warn_misfit(
         if text.startswith("size=")
     ]
     advice = " or ".join(fitting[:8]) if fitting else "nothing, for it has no tensor there"
-    warnings.warn(
-        f'tensorprobe: targets: "{side}": "{spec}" does not fit module {module!r}, which has '
-        f"{json.dumps(real)}: nothing of this side is recorded; write {advice}",
-        RuntimeWarning,
-        stacklevel=2,
+    warn(
+        f'targets: "{side}": "{spec}" does not fit module {module!r}, which has '
+        f"{json.dumps(real)}: nothing of this side is recorded; write {advice}"
     )
 
 

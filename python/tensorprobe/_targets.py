@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+from tensorprobe._messages import warn
 
 if TYPE_CHECKING:
     import torch
@@ -283,11 +284,7 @@ class Selection:
         ]
         if len(strangers) > len(lines):
             lines.append(f"and {len(strangers) - len(lines)} more")
-        warnings.warn(
-            "tensorprobe: targets: " + "; ".join(lines),
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warn("targets: " + "; ".join(lines))
 
 
 def _nearest(target: str, names: list[str]) -> str:

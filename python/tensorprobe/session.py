@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprobe import _core, _scaling
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
-from tensorprobe._messages import complain, say
+from tensorprobe._messages import complain, say, warn
 from tensorprobe._ranks import reduces_gradients, world_size
 from tensorprobe._strangers import Strangers
 from tensorprobe._structure import StructurePrinter
@@ -586,6 +585,6 @@ class Session:
 
 
 def _warn(text: str) -> None:
-    """Warn the caller's caller; warnings that were turned into errors don't end the training."""
+    """Warnings that were turned into errors don't end the training."""
     with contextlib.suppress(RuntimeWarning):
-        warnings.warn(f"tensorprobe: {text}", RuntimeWarning, stacklevel=3)
+        warn(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,15 @@ def test_a_run_is_named_by_its_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     assert launch_id() != launch_id()  # two monitors of one process
+
+
+def test_each_monitor_warns_of_its_own_targets(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.resetwarnings()
+        warnings.simplefilter("default")  # which shows what comes from one line once
+        for _ in range(2):
+            tensorprobe.watch(MODEL, OPTIMIZER, output_dir=tmp_path, targets={"fc9": {}}).close()
+    said = [
+        str(one.message) for one in caught if "no module or parameter 'fc9'" in str(one.message)
+    ]
+    assert len(said) == 2
