@@ -302,18 +302,19 @@ def test_an_interrupt_at_the_end_of_a_step(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_warnings_as_errors_do_not_end_the_training(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+    """Something takes the directory's name before the first step makes it."""
     model, optimizer, step = plain_run(nn.Linear(3, 3), 2, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with start(model, optimizer, tmp_path / "file") as session:
+        with start(model, optimizer, tmp_path / "a") as session:
+            (tmp_path / "a").touch()
             step()
     assert session.counters()["journaled_steps"] == 0
-    with (
-        pytest.warns(RuntimeWarning, match="could not write"),
-        start(model, optimizer, tmp_path / "file"),
-    ):
-        step()
+    session = start(model, optimizer, tmp_path / "b")
+    (tmp_path / "b").touch()
+    step()
+    with pytest.warns(RuntimeWarning, match="could not write"):
+        session.close()
 
 
 # ---- values ----
