@@ -55,6 +55,7 @@ typedef struct core_state {
     PyObject *linear_forward;
     PyObject *queue_callback;
     PyObject *disable_torch_function; /* a context manager's type */
+    PyObject *function_modes, *dispatch_modes, *disable_dispatch_modes; /* NULL: there are none */
     PyObject *containers;  /* dict: type → how it holds its elements; NULL until it is needed */
     PyObject *torch_stats; /* tensorprobe._torch_stats.compute; NULL until it is needed */
     struct {
@@ -70,7 +71,20 @@ int core_load_torch(core_state *state);
 /* Calls function(argument) that gives a number; -1 with an error set when it fails. */
 int64_t core_call_int(PyObject *function);
 
-/* function(argument) in no_grad mode, which is left as it was: no node gets into a graph. */
+/* What hooks ask and compute is not for the program's modes (TorchFunctionMode, and so the device
+ * of set_default_device; TorchDispatchMode): one may draw random numbers. For core_show; NULL: no
+ * mode is on. The second is for where a hook computes. */
+PyObject *core_hide_from_functions(core_state *state);
+PyObject *core_hide_from_dispatch(core_state *state);
+
+/* Enters a context manager that make() gives; NULL without an error: that failed. */
+PyObject *core_enter(PyObject *make);
+
+/* Leaves it (NULL: does nothing). An error that is set stays. */
+void core_show(PyObject *guard);
+
+/* function(argument) in no_grad mode, which is left as it was: no node gets into a graph, and
+ * without the program's dispatch modes. */
 PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument);
 
 /* Clears the error that is set, if one is, where there is no way to report it. What isn't an

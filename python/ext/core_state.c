@@ -12,8 +12,56 @@ int64_t core_call_int(PyObject *function)
     return value;
 }
 
+PyObject *core_enter(PyObject *make)
+{
+    PyObject *guard = PyObject_CallNoArgs(make);
+    PyObject *done = guard == NULL ? NULL : PyObject_CallMethod(guard, "__enter__", NULL);
+    if (done == NULL) {
+        core_clear_error();
+        Py_CLEAR(guard);
+    }
+    Py_XDECREF(done);
+    return guard;
+}
+
+void core_show(PyObject *guard)
+{
+    if (guard == NULL) {
+        return;
+    }
+    PyObject *type = NULL;
+    PyObject *value = NULL;
+    PyObject *traceback = NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    Py_XDECREF(PyObject_CallMethod(guard, "__exit__", "OOO", Py_None, Py_None, Py_None));
+    core_clear_error();
+    PyErr_Restore(type, value, traceback);
+    Py_DECREF(guard);
+}
+
+static PyObject *hide(PyObject *count_modes, PyObject *make)
+{
+    if (count_modes == NULL || make == NULL) {
+        return NULL;
+    }
+    const int64_t modes = core_call_int(count_modes);
+    core_clear_error();
+    return modes > 0 ? core_enter(make) : NULL;
+}
+
+PyObject *core_hide_from_functions(core_state *state)
+{
+    return hide(state->function_modes, state->disable_torch_function);
+}
+
+PyObject *core_hide_from_dispatch(core_state *state)
+{
+    return hide(state->dispatch_modes, state->disable_dispatch_modes);
+}
+
 PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument)
 {
+    PyObject *hidden = core_hide_from_dispatch(state);
     PyObject *enabled = PyObject_CallNoArgs(state->is_grad_enabled);
     PyObject *off = enabled == NULL
                         ? NULL
@@ -29,6 +77,7 @@ PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject
     }
     Py_XDECREF(off);
     Py_XDECREF(enabled);
+    core_show(hidden);
     return result;
 }
 
@@ -175,11 +224,20 @@ int core_load_torch(core_state *state)
     }
     if (result == 0) {
         state->exchange = exchange_of((PyObject *)(void *)state->tensor_type);
-        state->top_saved_tensors_hooks =
-            look_up(torch, "_C._autograd._top_saved_tensors_default_hooks");
-        PyErr_Clear();
-        state->is_exporting = look_up(torch, "compiler.is_exporting");
-        PyErr_Clear();
+        const struct {
+            const char *path;
+            PyObject **place;
+        } optional[] = {
+            {"_C._autograd._top_saved_tensors_default_hooks", &state->top_saved_tensors_hooks},
+            {"compiler.is_exporting", &state->is_exporting},
+            {"_C._len_torch_function_stack", &state->function_modes},
+            {"_C._len_torch_dispatch_stack", &state->dispatch_modes},
+            {"utils._python_dispatch._disable_current_modes", &state->disable_dispatch_modes},
+        };
+        for (size_t i = 0; i < sizeof(optional) / sizeof(optional[0]); i++) {
+            *optional[i].place = look_up(torch, optional[i].path);
+            PyErr_Clear();
+        }
         state->torch_loaded = true;
     }
     Py_DECREF(torch);

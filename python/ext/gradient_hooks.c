@@ -207,9 +207,11 @@ static PyObject *output_grad_fire(PyObject *self, PyObject *const *args, Py_ssiz
     PyObject *tensor =
         PyTuple_Check(args[0]) ? PyTuple_GetItem(args[0], (Py_ssize_t)grad->output_nr) : args[0];
     grad->fired = true;
-    PyObject *result = tensor != NULL && take_output_grad(grad, monitor, tensor)
-                           ? Py_NewRef(Py_None)
-                           : monitor_trouble(monitor, grad->targets[0].hook->name);
+    PyObject *hidden = core_hide_from_functions(monitor->state);
+    const bool ok = tensor != NULL && take_output_grad(grad, monitor, tensor);
+    core_show(hidden);
+    PyObject *result =
+        ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, grad->targets[0].hook->name);
     monitor_add_time(monitor, begin);
     return result;
 }
@@ -230,9 +232,11 @@ static PyObject *base_grad_fire(PyObject *self, PyObject *const *args, Py_ssize_
     }
     const uint64_t begin = monitor_now(monitor);
     PyObject *tensor = PyTuple_GetItem(args[0], (Py_ssize_t)grad->base_output_nr);
-    PyObject *result = tensor != NULL && record_targets(grad, tensor, true)
-                           ? Py_NewRef(Py_None)
-                           : monitor_trouble(monitor, grad->targets[0].hook->name);
+    PyObject *hidden = core_hide_from_functions(monitor->state);
+    const bool ok = tensor != NULL && record_targets(grad, tensor, true);
+    core_show(hidden);
+    PyObject *result =
+        ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, grad->targets[0].hook->name);
     monitor_add_time(monitor, begin);
     return result;
 }
@@ -387,6 +391,7 @@ static PyObject *call_without_graph(core_state *state, PyObject *function, PyObj
     if (enabled == NULL) {
         return NULL;
     }
+    PyObject *hidden = core_hide_from_dispatch(state);
     PyObject *done = NULL;
     if (enabled == Py_True) {
         done = PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
@@ -401,6 +406,7 @@ static PyObject *call_without_graph(core_state *state, PyObject *function, PyObj
         Py_XDECREF(PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_True, NULL));
         PyErr_Restore(type, value, traceback);
     }
+    core_show(hidden);
     Py_DECREF(enabled);
     return result;
 }
@@ -518,8 +524,10 @@ static PyObject *input_grad_fire(PyObject *self, PyObject *const *args, Py_ssize
         Py_RETURN_NONE;
     }
     const uint64_t begin = monitor_now(monitor);
-    PyObject *result =
-        take_parts(part, args[0]) ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
+    PyObject *hidden = core_hide_from_functions(monitor->state);
+    const bool ok = take_parts(part, args[0]);
+    core_show(hidden);
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_add_time(monitor, begin);
     return result;
 }

@@ -22,7 +22,9 @@ int requires_grad(core_state *state, PyObject *tensor)
 static PyObject *accumulating_node(core_state *state, PyObject *tensor)
 {
     PyObject *node = NULL;
+    PyObject *hidden = core_hide_from_dispatch(state);
     PyObject *view = PyObject_CallMethod(tensor, "view_as", "O", tensor);
+    core_show(hidden);
     PyObject *grad_fn = view == NULL ? NULL : PyObject_GetAttr(view, state->name_grad_fn);
     PyObject *next = grad_fn == NULL ? NULL : PyObject_GetAttr(grad_fn, state->name_next_functions);
     PyObject *pair = next == NULL ? NULL : PyTuple_GetItem(next, 0);

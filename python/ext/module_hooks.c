@@ -312,8 +312,10 @@ static PyObject *hook_forward_pre(PyObject *self, PyObject *const *args, Py_ssiz
     }
     monitor_object *monitor = hook->monitor;
     const uint64_t begin = monitor_now(monitor);
-    PyObject *result =
-        enter(hook, args) ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
+    PyObject *hidden = core_hide_from_functions(monitor->state);
+    const bool ok = enter(hook, args);
+    core_show(hidden);
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_add_time(monitor, begin);
     return result;
 }
@@ -333,9 +335,10 @@ static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     const uint64_t begin = monitor_now(monitor);
     const bool recorded = running->values || running->gradients;
     monitor->exporting = monitor->exporting && !hook->root;
-    PyObject *result = !recorded || leave(hook, running, args + 1)
-                           ? Py_NewRef(Py_None)
-                           : monitor_trouble(monitor, hook->name);
+    PyObject *hidden = recorded ? core_hide_from_functions(monitor->state) : NULL;
+    const bool ok = !recorded || leave(hook, running, args + 1);
+    core_show(hidden);
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_free_frame(monitor, running);
     monitor_add_time(monitor, begin);
     return result;

@@ -440,8 +440,10 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
     if (own > 0 && monitor->collecting) {
         hook->stale_gradient = has_closure(args, count);
         const bool gradients = !hook->gradients_taken && !hook->stale_gradient;
+        PyObject *hidden = core_hide_from_functions(monitor->state);
         ok = scaler_note_fused(hook, args[0]) &&
              optimizer_hook_take_before(hook, args[0], gradients);
+        core_show(hidden);
         Py_CLEAR(hook->inv_scale);
     }
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
@@ -453,7 +455,11 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
 PyObject *optimizer_hook_finish(optimizer_hook *hook, PyObject *optimizer, bool ok, uint64_t begin)
 {
     monitor_object *monitor = hook->monitor;
-    ok = ok && (!monitor->collecting || record_after(hook, optimizer));
+    if (ok && monitor->collecting) {
+        PyObject *hidden = core_hide_from_functions(monitor->state);
+        ok = record_after(hook, optimizer);
+        core_show(hidden);
+    }
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     monitor_add_time(monitor, begin);
     hook->gradients_taken = false;
@@ -485,8 +491,10 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_
     const uint64_t begin = monitor_now(monitor);
     const bool late = monitor->collecting && monitor->config->wg_distribution &&
                       !hook->gradients_taken && has_closure(args, count);
+    PyObject *hidden = core_hide_from_functions(monitor->state);
     const bool ok = (!late || optimizer_hook_take_gradients(hook)) &&
                     (!monitor->collecting || adam_check(hook, args[0]));
+    core_show(hidden);
     return optimizer_hook_finish(hook, args[0], ok, begin);
 }
 

@@ -114,7 +114,9 @@ static bool compute_by_torch(monitor_object *monitor, const tensor_view *view, t
     }
     PyObject *tensor = Py_NewRef(view->inner != NULL ? view->inner : view->tensor);
     monitor->users++;
+    PyObject *hidden = core_hide_from_dispatch(state);
     PyObject *fields = PyObject_CallFunction(state->torch_stats, "Od", tensor, eps);
+    core_show(hidden);
     monitor->users--;
     Py_DECREF(tensor);
     unsigned long long counts[7];

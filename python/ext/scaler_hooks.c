@@ -57,7 +57,9 @@ PyObject *scaler_unscaled(PyObject *self, PyObject *optimizer)
     bool ok = own == 0;
     if (own > 0) {
         hook->gradients_taken = true;
+        PyObject *hidden = core_hide_from_functions(monitor->state);
         ok = !monitor->config->wg_distribution || optimizer_hook_take_gradients(hook);
+        core_show(hidden);
     }
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "scaler.unscale_");
     monitor_add_time(monitor, begin);
@@ -102,7 +104,9 @@ PyObject *scaler_end(PyObject *self, PyObject *const *args, Py_ssize_t count)
     }
     const uint64_t begin = monitor_now(monitor);
     tp_monitor_mark_skipped(monitor->monitor);
+    PyObject *hidden = core_hide_from_functions(monitor->state);
     const bool ok =
         !monitor->collecting || optimizer_hook_take_before(hook, args[0], !hook->gradients_taken);
+    core_show(hidden);
     return optimizer_hook_finish(hook, args[0], ok, begin);
 }

@@ -306,14 +306,7 @@ static PyObject *hide_from_subclass(core_state *state, PyObject *tensor)
     if (type == state->tensor_type || type == state->parameter_type) {
         return NULL;
     }
-    PyObject *guard = PyObject_CallFunctionObjArgs(state->disable_torch_function, NULL);
-    PyObject *done = guard == NULL ? NULL : PyObject_CallMethod(guard, "__enter__", NULL);
-    if (done == NULL) {
-        core_clear_error();
-        Py_CLEAR(guard);
-    }
-    Py_XDECREF(done);
-    return guard;
+    return core_enter(state->disable_torch_function);
 }
 
 static bool view_open(core_state *state, PyObject *tensor, tensor_view *view, bool all)
@@ -342,15 +335,8 @@ void tensor_view_close(tensor_view *view)
 {
     Py_CLEAR(view->capsule);
     Py_CLEAR(view->inner);
-    if (view->guard != NULL) {
-        PyObject *type = NULL;
-        PyObject *value = NULL;
-        PyObject *traceback = NULL;
-        PyErr_Fetch(&type, &value, &traceback);
-        Py_XDECREF(PyObject_CallMethod(view->guard, "__exit__", "OOO", Py_None, Py_None, Py_None));
-        PyErr_Restore(type, value, traceback);
-        Py_CLEAR(view->guard);
-    }
+    core_show(view->guard);
+    view->guard = NULL;
 }
 
 uint64_t tensor_view_bytes(const tensor_view *view)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 import tensorprobe
@@ -449,3 +451,54 @@ def test_scripted_modules_are_left_out(tmp_path: Path) -> None:
     (recorded,) = tensorprobe.Journal(session.directory)
     names = {r["name"] for r in recorded.records}
     assert names == {"", "0", "0.weight", "0.bias", "1.0.weight", "1.0.bias"}
+
+
+# ---- modes ----
+
+
+class Functions(TorchFunctionMode):
+    """Draws a random number for whatever it sees."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        torch.rand(1, generator=NOISE)
+        return function(*args, **(kwargs or {}))
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Likewise, below autograd."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        with torch.utils._python_dispatch._disable_current_modes():
+            torch.rand(1, generator=NOISE)
+        return function(*args, **(kwargs or {}))
+
+
+NOISE = torch.Generator()
+
+
+@pytest.mark.parametrize("mode", [Functions, Operations])
+def test_modes_do_not_see_what_hooks_do(mode: Any, tmp_path: Path) -> None:
+    def draws(watched: bool) -> Tensor:
+        torch.manual_seed(5)
+        NOISE.manual_seed(5)
+        twice = Call(lambda m, x: m.fc(x) * x.sum() + m.fc(x * 2), fc=nn.Linear(4, 4))
+        model = nn.Sequential(twice, nn.ReLU())
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        session = tensorprobe.watch(model, optimizer, output_dir=tmp_path) if watched else None
+        x = torch.randn(3, 4, requires_grad=True)
+        with mode():
+            for _ in range(2):
+                optimizer.zero_grad()
+                backward(model(x).sum())
+                optimizer.step()
+        if session is not None:
+            session.close()
+            assert session.counters()["errors"] == 0
+            assert session.counters()["records"] > 40
+        return NOISE.get_state()
+
+    assert torch.equal(draws(False), draws(True))
