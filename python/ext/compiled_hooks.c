@@ -61,12 +61,15 @@ static void note_call(module_hook *hook, const frame *running)
 static PyObject *begin(module_hook *hook, PyObject *tensors, int64_t task)
 {
     monitor_object *monitor = hook->monitor;
+    bool ok = true;
     if (hook->root && task == -1) {
         /* An exception in the graph ended the one before. */
         for (frame *old = NULL; (old = monitor_pop_frame(monitor, hook)) != NULL;) {
             monitor_free_frame(monitor, old);
         }
-        module_hook_begin_root(hook, FORWARD_WHOLE, -1);
+        PyObject *module = Py_NewRef(PyWeakref_GetObject(hook->module));
+        ok = module_hook_begin_root(hook, module, FORWARD_WHOLE, -1);
+        Py_DECREF(module);
     }
     frame *running = monitor_new_frame(monitor, hook);
     if (running == NULL) {
@@ -76,7 +79,7 @@ static PyObject *begin(module_hook *hook, PyObject *tensors, int64_t task)
     running->training = true;
     running->graph_task = task;
     note_call(hook, running);
-    running->values = record_list(hook, tensors, TP_ROLE_INPUT, running);
+    running->values = ok && record_list(hook, tensors, TP_ROLE_INPUT, running);
     PyObject *made = running->values ? ticket(hook, running->micro_step, running->call) : NULL;
     /* Pushed whatever happened: the end takes the newest frame of its module. */
     if (!monitor_push_frame(monitor, running)) {

@@ -170,17 +170,21 @@ static bool record_side(module_hook *hook, const frame *running, enum side side,
     return true;
 }
 
-void module_hook_begin_root(const module_hook *hook, enum forward_kind kind, int64_t task)
+bool module_hook_begin_root(module_hook *hook, PyObject *module, enum forward_kind kind,
+                            int64_t task)
 {
     monitor_object *monitor = hook->monitor;
-    if (task != -1 || monitor_is_running(monitor, hook)) {
-        return;
+    const uint32_t before = monitor->micro_steps[hook->vpp_stage];
+    if (task == -1 && !monitor_is_running(monitor, hook)) {
+        monitor_forget_forward(monitor);
+        if (kind == FORWARD_WHOLE || kind == FORWARD_VALUES) {
+            monitor->forward++;
+            monitor->micro_steps[hook->vpp_stage]++;
+        }
     }
-    monitor_forget_forward(monitor);
-    if (kind == FORWARD_WHOLE || kind == FORWARD_VALUES) {
-        monitor->forward++;
-        monitor->micro_steps[hook->vpp_stage]++;
-    }
+    const bool begins = before == 0 && monitor->micro_steps[hook->vpp_stage] == 1;
+    const bool asks = begins || hook->unsettled;
+    return !asks || kind == FORWARD_FAILED || structure_check(hook, module);
 }
 
 void module_hook_number_call(module_hook *hook, frame *running)
@@ -255,12 +259,7 @@ static bool enter(module_hook *hook, PyObject *const *args)
     }
     bool ok = kind != FORWARD_FAILED;
     if (hook->root) {
-        const uint32_t before = monitor->micro_steps[hook->vpp_stage];
-        module_hook_begin_root(hook, kind, task);
-        const bool begins = before == 0 && monitor->micro_steps[hook->vpp_stage] == 1;
-        if (ok && (begins || hook->unsettled)) {
-            ok = structure_check(hook, args[0]);
-        }
+        ok = module_hook_begin_root(hook, args[0], kind, task) && ok;
     }
     frame *running = monitor_new_frame(monitor, hook);
     if (running == NULL) {

@@ -60,8 +60,10 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
 site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int32_t slot);
 
 /* The root's forward begins: a new micro step, and what older forwards left behind is forgotten.
- * Not when it calls itself, or is run again in a backward (task). */
-void module_hook_begin_root(const module_hook *hook, enum forward_kind kind, int64_t task);
+ * Not when it calls itself, or is run again in a backward (task). A step's first one looks whether
+ * the tree below the module has changed. False: an error is set. */
+bool module_hook_begin_root(module_hook *hook, PyObject *module, enum forward_kind kind,
+                            int64_t task);
 
 /* A training forward of the module has begun: its micro step and call. */
 void module_hook_number_call(module_hook *hook, frame *running);

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import tensorprobe
 from test_loops import backward, draw, gradients, loss_of, rows_of, same, start, steps_of, values
 
 pytestmark = pytest.mark.usefixtures("seed")
@@ -131,3 +132,39 @@ def test_parameters_of_a_functional_call_are_not_the_models(
     for step, (grads, before) in zip(steps_of(session), expected, strict=True):
         assert same(values(step, "grad_reduced"), grads)
         assert same(values(step, "param_origin"), before)
+
+
+def test_a_module_replaced_in_a_compiled_model(tmp_path: Path) -> None:
+    """Its parameters at once; its activations from the step after, which is compiled anew."""
+
+    def train(watched: bool) -> tuple[list[Tensor], str]:
+        torch._dynamo.reset()
+        torch.manual_seed(3)
+        model = double_net()
+        run = torch.compile(model, fullgraph=True, backend="aot_eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session = start(model, optimizer, tmp_path) if watched else None
+        left = []
+        for number in range(4):
+            if number == 1:
+                model[1] = nn.Linear(4, 4, dtype=torch.float64)
+                optimizer.param_groups[0]["params"] = list(model.parameters())
+            backward(run(draw(3, 4)).pow(2).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+            left.append(model.get_parameter("1.weight").detach().clone())
+        if session is None:
+            return left, ""
+        session.close()
+        return left, session.directory
+
+    left, directory = train(True)
+    assert all(torch.equal(a, b) for a, b in zip(left, train(False)[0], strict=True))
+    found = list(tensorprobe.Journal(directory))
+    for step, weight in zip(found, left, strict=True):
+        assert same(
+            {"1.weight": values(step, "param_updated")["1.weight"]},
+            {"1.weight": float(weight.norm())},
+        )
+        assert "1.weight" in rows_of(step, "grad_reduced")
+    assert ["1.output" in rows_of(step, "actv") for step in found] == [True, False, True, True]
