@@ -46,9 +46,10 @@ typedef struct tp_monitor_counters {
 TP_API void tp_monitor_defaults(tp_monitor_options *options);
 
 /* Reads and validates the configuration; starts the writer thread. The directory is made when the
- * first batch is written. TP_ERR_CONFIG with a position, TP_ERR_NOMEM, TP_ERR_ARGUMENT. On success
- * the caller owns *out and ends it with tp_monitor_close. After fork() the child's copy is
- * abandoned: every call on it returns TP_ERR_STATE at once, close only forgets it. */
+ * first batch is written. TP_ERR_CONFIG with a position, TP_ERR_NOMEM, TP_ERR_ARGUMENT, TP_ERR_IO
+ * when no thread can be started. On success the caller owns *out and ends it with tp_monitor_close.
+ * After fork() the child's copy is abandoned: every call on it returns TP_ERR_STATE at once, close
+ * only forgets it. */
 TP_API tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options,
                                  tp_error *error);
 

@@ -106,3 +106,27 @@ def test_bytes_that_are_counted_in_pairs(threads: int) -> None:
         assert found["histogram"] == counts.tolist()
         assert found["sum"] == int(part.sum())
         assert found["abs_max_index"] == int(part.int().abs().argmax())
+
+
+NO_THREADS = """
+import os
+import resource
+import tempfile
+from tensorprobe import _core
+
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may start as many as it likes
+with tempfile.TemporaryDirectory() as directory:
+    try:
+        _core.Monitor(output_dir=directory)
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_no_thread_can_be_started() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", NO_THREADS], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.startswith("can't start the writer thread: ")
