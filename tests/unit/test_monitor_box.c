@@ -449,7 +449,7 @@ static void test_failing_writes(void **state)
         tp_file_fail_after(n, ENOSPC);
         tp_recover_boxes(runs, &stop);
         tp_file_fail_after(0, 0);
-        assert_true(n > 2 || find_box(box));
+        assert_true(n > 1 || find_box(box)); /* how many there are hangs on when it was killed */
         tp_recover_boxes(runs, &stop);
         assert_false(find_box(box));
         check_journal(directory);
