@@ -342,16 +342,19 @@ tp_status tp_step_view(tp_step *step, tp_batch *batch)
     return tp_arena_view(&step->arena, !complete, batch);
 }
 
-/* What the process has not come to: a look at its slots tells some of it. */
-static void complete_open_step(tp_step *step)
+/* What the process has not come to: a look at its slots tells some of it. False: there is none,
+ * only a number that somebody took before the end. */
+static bool complete_open_step(tp_step *step)
 {
     const uint32_t count = atomic_load(&step->reserved);
     tp_batch *header = &step->header;
     uint64_t last_ns = 0;
     uint32_t micro_steps = 0;
+    bool has_slots = false;
     for (uint32_t number = 0; number < count; number++) {
         const tp_record *slot = slot_at(step, number);
         if (slot != NULL && slot->state != TP_SLOT_FREE) {
+            has_slots = true;
             last_ns = slot->time_ns > last_ns ? slot->time_ns : last_ns;
             if (slot->state == TP_SLOT_DONE && slot->micro_step >= micro_steps) {
                 micro_steps = slot->micro_step + 1;
@@ -362,6 +365,7 @@ static void complete_open_step(tp_step *step)
     header->micro_steps = micro_steps;
     header->end_ns = header->begin_ns + last_ns;
     header->wall_ns = step->begin_wall_ns + (int64_t)last_ns;
+    return has_slots;
 }
 
 tp_status tp_step_revive(tp_step **out, const tp_pieces *pieces, const tp_piece *piece)
@@ -396,8 +400,8 @@ tp_status tp_step_revive(tp_step **out, const tp_pieces *pieces, const tp_piece 
             slot->arena = 0;
         }
     }
-    if (!atomic_load(&step->closed)) {
-        complete_open_step(step);
+    if (!atomic_load(&step->closed) && !complete_open_step(step)) {
+        return TP_END;
     }
     *out = step;
     return TP_OK;

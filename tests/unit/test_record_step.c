@@ -2,6 +2,8 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -299,6 +301,46 @@ static void test_threads(void **state)
     tp_step_free(step);
 }
 
+/* A process is killed between taking a slot's number and writing the slot: there is nothing of it to
+ * recover. One slot on, there is. */
+static void test_killed_before_its_first_slot(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tp-step-XXXXXX";
+    char command[64];
+    assert_non_null(mkdtemp(folder));
+    for (uint64_t slots = 0; slots < 2; slots++) {
+        tp_mapping *memory = tp_mapping_open(folder);
+        tp_step *step = NULL;
+        tp_pieces pieces;
+        assert_int_equal(tp_step_new(&step, 4, memory), TP_OK);
+        assert_int_equal(tp_mapping_trouble(memory), 0);
+        tp_step_begin(step, 7);
+        for (uint64_t i = 0; i < slots; i++) {
+            add(step, 1);
+        }
+        tp_step_reserve(step, 2, NOW)->state = TP_SLOT_FREE; /* as it was before the number */
+        assert_int_equal(tp_pieces_load(&pieces, folder, NULL), TP_OK);
+        uint32_t found = 0;
+        for (uint32_t i = 0; i < pieces.count; i++) {
+            tp_step *revived = NULL;
+            tp_batch batch;
+            if (tp_step_revive(&revived, &pieces, &pieces.pieces[i]) == TP_OK) {
+                found++;
+                assert_int_equal(tp_step_view(revived, &batch), TP_OK);
+                assert_int_equal(batch.count, slots);
+                tp_step_bury(revived);
+            }
+        }
+        assert_int_equal(found, slots);
+        tp_pieces_free(&pieces);
+        tp_step_free(step);
+        tp_mapping_close(memory);
+    }
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +352,7 @@ int main(void)
         cmocka_unit_test(test_filled_later),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_killed_before_its_first_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
