@@ -29,6 +29,26 @@ extern "C" {
 #define TP_ROLE_INPUT 1
 #define TP_ROLE_OUTPUT 2
 
+/* How a tensor that is spread over processes is cut. The numbers are stored in journals. */
+#define TP_SPAN_WHOLE 0 /* not at all: all of it is here */
+#define TP_SPAN_FLAT 1  /* one range of its elements in row-major order */
+#define TP_SPAN_BOX 2   /* a range of each of its dimensions */
+
+typedef struct tp_range {
+    int64_t start;
+    int64_t length;
+    int64_t full; /* of the whole tensor */
+} tp_range;
+
+/* Which part of a tensor a process has, and which others have the same part. */
+typedef struct tp_span {
+    uint32_t kind;          /* TP_SPAN_… */
+    uint32_t ndim;          /* ranges; 1 when flat, 0 when whole */
+    uint32_t copies;        /* processes with this part, this one included; 0: not known */
+    uint32_t copy;          /* which of them this is, from 0 */
+    const tp_range *ranges; /* borrowed or owned as the key's strings are */
+} tp_span;
+
 /* The name of a series. Strings are borrowed by the call that takes the key, and owned by the
  * registry or reader that hands one out. */
 typedef struct tp_key {
@@ -38,6 +58,7 @@ typedef struct tp_key {
     int32_t slot;            /* which of several tensors of one side; -1 when it is the only one */
     uint32_t quantity;       /* TP_ACTIVATION … */
     uint32_t role;           /* TP_ROLE_… */
+    const tp_span *span;     /* NULL: the tensor isn't spread over processes, as far as is known */
 } tp_key;
 
 /* States of a slot. A reader of a journal only ever sees DONE, or RESERVED in a partial batch. */

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "compute.h"
+#include "optimizer_parts.h"
+#include "optimizer_rows.h"
 #include "recording.h"
 #include "tensorprobe/optimizer.h"
 
@@ -50,22 +52,6 @@ static adam_group group_of(core_state *state, PyObject *group)
     return found;
 }
 
-/* Address of each parameter → the number of its row. */
-static bool find_rows(optimizer_hook *hook)
-{
-    hook->rows = PyDict_New();
-    bool ok = hook->rows != NULL;
-    for (uint32_t i = 0; ok && i < hook->count; i++) {
-        PyObject *address = PyLong_FromVoidPtr(hook->parameters[i].parameter);
-        PyObject *number = PyLong_FromUnsignedLong(i);
-        ok = address != NULL && number != NULL &&
-             (hook->parameters[i].is_alias || PyDict_SetItem(hook->rows, address, number) == 0);
-        Py_XDECREF(address);
-        Py_XDECREF(number);
-    }
-    return ok;
-}
-
 /* Gives the group to those of its parameters that are watched. */
 static bool set_group(optimizer_hook *hook, PyObject *list, const adam_group *group)
 {
@@ -73,23 +59,31 @@ static bool set_group(optimizer_hook *hook, PyObject *list, const adam_group *gr
     bool ok = count >= 0;
     for (Py_ssize_t i = 0; ok && i < count; i++) {
         PyObject *parameter = PySequence_GetItem(list, i);
-        PyObject *address = parameter == NULL ? NULL : PyLong_FromVoidPtr(parameter);
-        PyObject *number = address == NULL ? NULL : PyDict_GetItemWithError(hook->rows, address);
-        if (number != NULL) {
-            hook->parameters[PyLong_AsUnsignedLong(number)].group = *group;
+        watched *entry = parameter == NULL ? NULL : optimizer_rows_find(hook, parameter);
+        if (entry != NULL) {
+            entry->group = *group;
         }
         ok = !PyErr_Occurred();
-        Py_XDECREF(address);
         Py_XDECREF(parameter);
     }
     return ok;
+}
+
+bool adam_take_group(optimizer_hook *hook, watched *entry)
+{
+    PyObject *group = optimizer_parts_get(hook, entry, PART_GROUP);
+    entry->group = group != NULL && PyDict_Check(group)
+                       ? group_of(hook->monitor->state, group)
+                       : (adam_group){Py_NAN, Py_NAN, Py_NAN, Py_NAN};
+    Py_XDECREF(group);
+    return !PyErr_Occurred();
 }
 
 bool adam_begin(optimizer_hook *hook, PyObject *optimizer)
 {
     PyObject *groups = PyObject_GetAttrString(optimizer, "param_groups");
     const Py_ssize_t count = groups == NULL ? -1 : PySequence_Size(groups);
-    bool ok = count >= 0 && (hook->rows != NULL || find_rows(hook));
+    bool ok = count >= 0;
     for (Py_ssize_t i = 0; ok && i < count; i++) {
         PyObject *group = PySequence_GetItem(groups, i);
         PyObject *list =
@@ -218,12 +212,12 @@ static bool record_both(optimizer_hook *hook, watched *entry, const pair *open,
                       .shape = open->shape[0],
                       .stats = job->update,
                       .histogram = &job->options.update};
-    if (!optimizer_hook_record_rows(hook, entry, &values, ADAM_UPDATE)) {
+    if (!optimizer_hook_record_rows(hook, entry, &values, ADAM_UPDATE, 0)) {
         return false;
     }
     values.stats = job->ratio;
     values.histogram = &job->options.ratio;
-    return optimizer_hook_record_rows(hook, entry, &values, ADAM_RATIO);
+    return optimizer_hook_record_rows(hook, entry, &values, ADAM_RATIO, 0);
 }
 
 bool adam_record_update(optimizer_hook *hook, watched *entry, PyObject *state)
@@ -296,7 +290,7 @@ bool adam_record_direction(optimizer_hook *hook, watched *entry, PyObject *state
     const tp_tensor number = {.data = &direction, .dtype = TP_F64};
     reading values = {.dtype = TP_F64};
     return tp_stats_compute(&number, monitor->config->eps, &values.stats) == TP_OK &&
-           optimizer_hook_record_rows(hook, entry, &values, DIRECTION);
+           optimizer_hook_record_rows(hook, entry, &values, DIRECTION, 0);
 }
 
 /* Has a watched parameter this in its state? */
@@ -329,7 +323,7 @@ bool adam_check(optimizer_hook *hook, PyObject *optimizer)
     const core_state *state = hook->monitor->state;
     const bool update = hook->monitor->config->ur_distribution;
     const bool direction = hook->monitor->config->mg_direction;
-    if (hook->checked || hook->count == 0 || !(update || direction)) {
+    if (hook->checked || hook->count == 0 || hook->locate != NULL || !(update || direction)) {
         return true;
     }
     hook->checked = true;

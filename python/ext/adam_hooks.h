@@ -9,6 +9,9 @@
  */
 bool adam_begin(optimizer_hook *hook, PyObject *optimizer);
 
+/* The same of one row that an adapter has located. */
+bool adam_take_group(optimizer_hook *hook, watched *entry);
+
 /* Records the update and the ratio of a parameter whose optimizer keeps exp_avg, exp_avg_sq and the
  * number of steps; nothing where it doesn't, or before its first step. state: its own. False: an
  * error is set. */

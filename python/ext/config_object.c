@@ -44,7 +44,7 @@ PyObject *config_to_dict(const tp_config *config)
 {
     return Py_BuildValue(
         "{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d,s:N,s:N,s:N,s:N,s:N,s:N,"
-        "s:N,s:N,s:N}", /* */
+        "s:N,s:N,s:N,s:N}", /* */
         "targets", target_names(config), "ops", metrics_op_names(config->ops, config->op_count),
         "xy_distribution", PyBool_FromLong(config->xy_distribution), "all_xy",
         PyBool_FromLong(config->all_xy), "forward_only", PyBool_FromLong(config->forward_only),
@@ -59,5 +59,6 @@ PyObject *config_to_dict(const tp_config *config)
         patterns(config), "string_prefix", PyBool_FromLong(config->string_prefix), "dynamic_on",
         PyBool_FromLong(config->dynamic_on), "ur_distribution",
         PyBool_FromLong(config->ur_distribution), "mg_direction",
-        PyBool_FromLong(config->mg_direction));
+        PyBool_FromLong(config->mg_direction), "monitor_mbs_grad",
+        PyBool_FromLong(config->monitor_mbs_grad));
 }

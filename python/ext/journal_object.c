@@ -4,6 +4,7 @@
 #include "compute.h"
 #include "core.h"
 #include "journal/select.h"
+#include "spans.h"
 #include "tensorprobe/reader.h"
 
 typedef struct journal_object {
@@ -363,7 +364,8 @@ static PyObject *journal_keys(PyObject *object, PyObject *Py_UNUSED(unused))
         PyObject *dict = PyDict_New();
         const tp_key *key = tp_reader_key(self->reader, i);
         if (dict == NULL || key == NULL || !put_key(dict, key, 0) ||
-            PyList_Append(list, dict) != 0) {
+            !put(dict, "global_name", PyUnicode_FromString(key->global_name)) ||
+            !put(dict, "span", span_to_python(key->span)) || PyList_Append(list, dict) != 0) {
             Py_CLEAR(list);
         }
         Py_XDECREF(dict);

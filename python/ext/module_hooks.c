@@ -109,7 +109,7 @@ site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int3
         list->sites = sites;
         list->count = count;
     }
-    const tp_key key = {hook->name, NULL, hook->vpp_stage, slot, quantity, role};
+    const tp_key key = {hook->name, NULL, hook->vpp_stage, slot, quantity, role, NULL};
     site *place = &list->sites[number];
     return site_define(hook->monitor, place, &key) ? place : NULL;
 }

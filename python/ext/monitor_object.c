@@ -429,6 +429,15 @@ static PyObject *monitor_optimizer_hook(PyObject *object, PyObject *const *args,
                : NULL;
 }
 
+static PyObject *monitor_mark_skipped(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    const monitor_object *self = (monitor_object *)object;
+    if (monitor_is_active(self)) {
+        tp_monitor_mark_skipped(self->monitor);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *monitor_directory(PyObject *object, void *Py_UNUSED(closure))
 {
     const monitor_object *self = (monitor_object *)object;
@@ -492,6 +501,8 @@ static PyMethodDef monitor_methods[] = {
     {"activations", monitor_activations, METH_NOARGS,
      "activations($self, /)\n--\n\nThe activations and their gradients that the open step has so "
      "far: quantity, vpp stage, row, micro step, values by op."},
+    {"mark_skipped", monitor_mark_skipped, METH_NOARGS,
+     "mark_skipped($self, /)\n--\n\nThe open step ends without an update."},
     {"step", monitor_step, METH_NOARGS, "step($self, /)\n--\n\nEnds the step."},
     {"close", monitor_close, METH_NOARGS,
      "close($self, /)\n--\n\nWrites what is left and ends the monitor. OSError when not everything "

@@ -55,20 +55,29 @@ bool optimizer_batch_flush(optimizer_batch *batch)
                                 .ndim = tensor->ndim,
                                 .shape = tensor->shape};
         for (int series = item->first; ok && series <= item->last; series++) {
-            ok = optimizer_hook_record_rows(batch->hook, item->entry, &values, series);
+            ok = optimizer_hook_record_rows(batch->hook, item->entry, &values, series,
+                                            batch->micro_step);
         }
     }
     let_go(batch);
     return ok;
 }
 
+void optimizer_batch_begin(optimizer_batch *batch, optimizer_hook *hook)
+{
+    batch->hook = hook;
+    batch->count = 0;
+    batch->bytes = 0;
+    batch->micro_step = 0;
+    hook->busy++;
+}
+
 bool optimizer_batch_end(optimizer_batch *batch, bool ok)
 {
-    if (ok) {
-        return optimizer_batch_flush(batch);
-    }
+    ok = ok && optimizer_batch_flush(batch);
     let_go(batch);
-    return false;
+    batch->hook->busy--;
+    return ok;
 }
 
 /* One that has to be looked at more closely, after those that came before it. */
@@ -82,7 +91,7 @@ static bool record_alone(optimizer_batch *batch, watched *entry, const tensor_vi
     const int result = reading_take(batch->hook->monitor, view, false, entry->name, &values);
     bool ok = result != READ_FAILED;
     for (int series = first; ok && result == READ_OK && series <= last; series++) {
-        ok = optimizer_hook_record_rows(batch->hook, entry, &values, series);
+        ok = optimizer_hook_record_rows(batch->hook, entry, &values, series, batch->micro_step);
     }
     return ok;
 }

@@ -16,14 +16,17 @@ typedef struct batch_item {
     int64_t strides[SITE_DIMS];
 } batch_item;
 
-/* On the stack of the hook that fills it, while the hook is busy. Start with count and bytes 0. */
+/* On the stack of the hook that fills it, which is busy from begin to end. */
 typedef struct optimizer_batch {
     optimizer_hook *hook;
     uint32_t count;
+    uint32_t micro_step; /* of all that is in it */
     uint64_t bytes;
     batch_item items[BATCH_TENSORS];
     tp_tensor tensors[BATCH_TENSORS];
 } optimizer_batch;
+
+void optimizer_batch_begin(optimizer_batch *batch, optimizer_hook *hook);
 
 /* Has the tensor recorded under the series first … last of each of the parameter's names, now or
  * when the batch is full or ends. None is nothing. False: an error is set. */

@@ -7,27 +7,19 @@
 #include "input_edges.h"
 #include "metrics.h"
 #include "optimizer_batch.h"
+#include "optimizer_parts.h"
+#include "optimizer_rows.h"
 #include "recording.h"
 #include "scaler_hooks.h"
-
-static const uint32_t quantities[SERIES] = {TP_GRAD_UNREDUCED, TP_GRAD_REDUCED, TP_EXP_AVG,
-                                            TP_EXP_AVG_SQ,     TP_PARAM_ORIGIN, TP_PARAM_UPDATED,
-                                            TP_ADAM_UPDATE,    TP_ADAM_RATIO,   TP_MG_DIRECTION};
-
-static void free_parameters(watched *parameters, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        Py_XDECREF(parameters[i].parameter);
-        tp_free(parameters[i].name);
-    }
-    tp_free(parameters);
-}
 
 static void hook_dealloc(PyObject *self)
 {
     optimizer_hook *hook = (optimizer_hook *)self;
     PyTypeObject *type = Py_TYPE(self);
-    free_parameters(hook->parameters, hook->count);
+    optimizer_rows_free(hook->parameters, hook->count);
+    Py_XDECREF(hook->locate);
+    Py_XDECREF(hook->parts);
+    Py_XDECREF(hook->reducer);
     Py_XDECREF(hook->members);
     Py_XDECREF(hook->optimizer);
     Py_XDECREF(hook->inv_scale);
@@ -36,57 +28,6 @@ static void hook_dealloc(PyObject *self)
     Py_XDECREF((PyObject *)hook->monitor);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
-}
-
-/* Tied weights have a row for each of their names: chains them, so that they are read once. last:
- * a dict, address of the parameter → its latest row. */
-static bool chain_names(optimizer_hook *hook, PyObject *last)
-{
-    const uint32_t own = hook->count - 1;
-    PyObject *address = PyLong_FromVoidPtr(hook->parameters[own].parameter);
-    PyObject *number = PyLong_FromUnsignedLong(own);
-    PyObject *before =
-        address == NULL || number == NULL ? NULL : PyDict_GetItemWithError(last, address);
-    if (before != NULL) {
-        hook->parameters[PyLong_AsUnsignedLong(before)].next = own;
-        hook->parameters[own].is_alias = true;
-    }
-    const bool ok = !PyErr_Occurred() && PyDict_SetItem(last, address, number) == 0;
-    Py_XDECREF(address);
-    Py_XDECREF(number);
-    return ok;
-}
-
-static bool take_parameters(optimizer_hook *hook, PyObject *rows)
-{
-    PyObject *last = NULL;
-    const Py_ssize_t count = PyList_Size(rows);
-    if (count < 0) {
-        return false;
-    }
-    hook->parameters = tp_calloc(count == 0 ? 1 : (size_t)count, sizeof(*hook->parameters));
-    if (hook->parameters == NULL) {
-        PyErr_NoMemory();
-        return false;
-    }
-    last = PyDict_New();
-    bool ok = last != NULL;
-    for (Py_ssize_t i = 0; ok && i < count; i++) {
-        PyObject *name = NULL;
-        PyObject *parameter = NULL;
-        int vpp_stage = 0;
-        if (!PyArg_ParseTuple(PyList_GetItem(rows, i), "UOi", &name, &parameter, &vpp_stage)) {
-            ok = false;
-            break;
-        }
-        watched *entry = &hook->parameters[hook->count++];
-        entry->vpp_stage = vpp_stage;
-        entry->parameter = Py_NewRef(parameter);
-        entry->name = core_name(name);
-        ok = entry->name != NULL && chain_names(hook, last);
-    }
-    Py_XDECREF(last);
-    return ok;
 }
 
 PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count)
@@ -113,31 +54,22 @@ PyObject *optimizer_hook_new(monitor_object *monitor, PyObject *const *args, Py_
     hook->main_grad = main_grad;
     hook->ends_step = ends_step;
     hook->members = args[2] == Py_None ? NULL : Py_NewRef(args[2]);
-    if (!take_parameters(hook, args[0])) {
+    if (!optimizer_rows_take(hook, args[0])) {
         Py_DECREF((PyObject *)hook);
         return NULL;
     }
     return (PyObject *)hook;
 }
 
-bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const reading *values,
-                                int series)
-{
-    bool ok = true;
-    for (watched *row = entry; ok && row != NULL;) {
-        site *place = &row->series[series];
-        const tp_key key = {row->name, NULL, row->vpp_stage, -1, quantities[series], TP_ROLE_NONE};
-        ok = site_define(hook->monitor, place, &key) &&
-             reading_record(hook->monitor, values, place, 0, 0);
-        row = row->next == 0 ? NULL : &hook->parameters[row->next];
-    }
-    return ok;
-}
-
 /* A new reference, None when there is no gradient. NULL: an error is set. */
-static PyObject *gradient_of(const optimizer_hook *hook, PyObject *parameter)
+static PyObject *gradient_of(const optimizer_hook *hook, const watched *entry)
 {
     const core_state *state = hook->monitor->state;
+    PyObject *parameter = entry->parameter;
+    PyObject *located = optimizer_parts_get(hook, entry, PART_GRADIENT);
+    if (located != NULL) {
+        return located;
+    }
     if (hook->main_grad) {
         PyObject *grad = PyObject_GetAttr(parameter, state->name_main_grad);
         if (grad != NULL && grad != Py_None) {
@@ -153,7 +85,7 @@ static bool record_gradient(optimizer_batch *batch, watched *entry)
 {
     const optimizer_hook *hook = batch->hook;
     const bool scaled = hook->inv_scale != NULL;
-    PyObject *grad = gradient_of(hook, entry->parameter);
+    PyObject *grad = gradient_of(hook, entry);
     if (grad != NULL && grad != Py_None && scaled) {
         PyObject *unscaled = PyObject_CallMethod(grad, "mul", "O", hook->inv_scale);
         Py_DECREF(grad);
@@ -187,17 +119,21 @@ static bool record_moments(optimizer_batch *batch, watched *entry, PyObject *own
 
 static bool record_direction(optimizer_hook *hook, watched *entry, PyObject *own)
 {
-    PyObject *grad = gradient_of(hook, entry->parameter);
+    PyObject *grad = gradient_of(hook, entry);
     const bool ok = grad != NULL && adam_record_direction(hook, entry, own, grad);
     Py_XDECREF(grad);
     return ok;
 }
 
-/* states: optimizer.state, which makes an entry when it is asked for one with []. */
-static bool record_state(optimizer_batch *batch, watched *entry, PyObject *states, state_use use)
+/* The optimizer's state of one parameter, held: while a tensor is read, another thread may change
+ * what it is in. NULL: there is none, or an error is set. */
+static PyObject *state_of(const optimizer_hook *hook, const watched *entry, PyObject *states)
 {
-    optimizer_hook *hook = batch->hook;
-    PyObject *own = PyDict_GetItemWithError(states, entry->parameter);
+    PyObject *own = optimizer_parts_get(hook, entry, PART_STATE);
+    if (own != NULL || states == NULL) {
+        return own;
+    }
+    own = PyDict_GetItemWithError(states, entry->parameter);
     PyObject *main_param = NULL;
     if (own == NULL && !PyErr_Occurred()) {
         /* Of a parameter in half precision the optimizer may have a copy in f32. */
@@ -205,10 +141,19 @@ static bool record_state(optimizer_batch *batch, watched *entry, PyObject *state
         own = main_param == NULL ? NULL : PyDict_GetItemWithError(states, main_param);
     }
     Py_XDECREF(main_param); /* the state holds it, if it is there */
+    return Py_XNewRef(own);
+}
+
+/* states: optimizer.state, which makes an entry when it is asked for one with []; NULL: the adapter
+ * knows where they are. */
+static bool record_state(optimizer_batch *batch, watched *entry, PyObject *states, state_use use)
+{
+    optimizer_hook *hook = batch->hook;
+    PyObject *own = state_of(hook, entry, states);
     if (own == NULL || !PyDict_Check(own)) {
+        Py_XDECREF(own);
         return !PyErr_Occurred();
     }
-    Py_INCREF(own); /* while a tensor is read, another thread may change what holds it */
     const bool ok =
         (!use.moments || record_moments(batch, entry, own)) &&
         (!(use.update || use.direction) || optimizer_batch_flush(batch)) && /* in order */
@@ -226,26 +171,33 @@ static int is_trained(const optimizer_hook *hook, const watched *entry)
     return entry->is_alias ? 0 : requires_grad(hook->monitor->state, entry->parameter);
 }
 
+/* The parameter's values, of which the process may have a part alone. */
+static bool record_weight(optimizer_batch *batch, watched *entry, int series)
+{
+    PyObject *located = optimizer_parts_get(batch->hook, entry, PART_WEIGHT);
+    const bool ok = optimizer_batch_add(batch, entry, located != NULL ? located : entry->parameter,
+                                        series, series);
+    Py_XDECREF(located);
+    return ok;
+}
+
 static void begin_batch(optimizer_batch *batch, optimizer_hook *hook)
 {
-    batch->hook = hook;
-    batch->count = 0;
-    batch->bytes = 0;
-    hook->busy++;
+    optimizer_batch_begin(batch, hook);
 }
 
 static bool end_batch(optimizer_batch *batch, bool ok)
 {
     ok = optimizer_batch_end(batch, ok);
-    batch->hook->busy--;
+    optimizer_parts_end(batch->hook);
     return ok;
 }
 
 bool optimizer_hook_take_gradients(optimizer_hook *hook)
 {
-    bool ok = true;
     optimizer_batch batch;
     begin_batch(&batch, hook);
+    bool ok = optimizer_parts_begin(hook, false);
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         const int trained = is_trained(hook, &hook->parameters[i]);
         ok = trained > 0 ? record_gradient(&batch, &hook->parameters[i]) : trained == 0;
@@ -260,16 +212,19 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
     gradients = gradients && hook->monitor->config->wg_distribution;
     state_use use = {hook->monitor->config->mv_distribution, hook->monitor->config->ur_distribution,
                      hook->monitor->config->mg_direction && !hook->stale_gradient};
-    PyObject *states = PyObject_GetAttr(optimizer, hook->monitor->state->name_state);
-    if (states == NULL) {
+    const bool located = hook->locate != NULL;
+    PyObject *states =
+        located ? NULL : PyObject_GetAttr(optimizer, hook->monitor->state->name_state);
+    if (states == NULL && !located) {
         return false;
     }
-    if (!PyDict_Check(states)) {
+    if (states != NULL && !PyDict_Check(states)) {
         use = (state_use){false, false, false};
     }
     optimizer_batch batch;
     begin_batch(&batch, hook);
-    bool ok = !use.update || adam_begin(hook, optimizer);
+    bool ok = optimizer_parts_begin(hook, false) &&
+              (!use.update || located || adam_begin(hook, optimizer));
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         watched *entry = &hook->parameters[i];
         const int trained = is_trained(hook, entry);
@@ -278,11 +233,12 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
             continue;
         }
         ok = (!gradients || record_gradient(&batch, entry)) &&
+             (!use.update || !located || adam_take_group(hook, entry)) &&
              record_state(&batch, entry, states, use) &&
-             (!parameters || optimizer_batch_add(&batch, entry, entry->parameter, ORIGIN, ORIGIN));
+             (!parameters || record_weight(&batch, entry, ORIGIN));
     }
     ok = end_batch(&batch, ok);
-    Py_DECREF(states);
+    Py_XDECREF(states);
     return ok;
 }
 
@@ -333,15 +289,15 @@ static bool find_foreign(optimizer_hook *hook, PyObject *optimizer)
 static bool record_after(optimizer_hook *hook, PyObject *optimizer)
 {
     const bool parameters = hook->monitor->config->param_distribution;
-    bool ok = !parameters || find_foreign(hook, optimizer);
+    bool ok = !parameters || hook->locate != NULL || find_foreign(hook, optimizer);
     optimizer_batch batch;
     begin_batch(&batch, hook);
+    ok = ok && (!parameters || optimizer_parts_begin(hook, true));
     for (uint32_t i = 0; ok && parameters && i < hook->count && monitor_is_active(hook->monitor);
          i++) {
         watched *entry = &hook->parameters[i];
         const int trained = entry->foreign ? 0 : is_trained(hook, entry);
-        ok = trained > 0 ? optimizer_batch_add(&batch, entry, entry->parameter, UPDATED, UPDATED)
-                         : trained == 0;
+        ok = trained > 0 ? record_weight(&batch, entry, UPDATED) : trained == 0;
     }
     return end_batch(&batch, ok);
 }
@@ -504,9 +460,12 @@ static PyObject *hook_gradients(PyObject *self, PyObject *Py_UNUSED(unused))
     optimizer_hook *hook = (optimizer_hook *)self;
     PyObject *rows = PyList_New(0);
     hook->busy++;
+    if (rows != NULL && !optimizer_parts_begin(hook, false)) {
+        Py_CLEAR(rows);
+    }
     for (uint32_t i = 0; rows != NULL && i < hook->count && monitor_is_active(hook->monitor); i++) {
         const watched *entry = &hook->parameters[i];
-        PyObject *grad = gradient_of(hook, entry->parameter);
+        PyObject *grad = gradient_of(hook, entry);
         PyObject *values = grad == NULL ? NULL : metrics_of(hook->monitor, grad, entry->name);
         Py_XDECREF(grad);
         if (values == NULL || values == Py_None) {
@@ -522,6 +481,7 @@ static PyObject *hook_gradients(PyObject *self, PyObject *Py_UNUSED(unused))
         }
         Py_XDECREF(row);
     }
+    optimizer_parts_end(hook);
     hook->busy--;
     return rows;
 }
@@ -540,8 +500,8 @@ static PyObject *hook_watch(PyObject *self, PyObject *rows)
     hook->count = 0;
     hook->foreign_to = NULL;
     Py_CLEAR(hook->rows);
-    const bool taken = take_parameters(hook, rows);
-    free_parameters(earlier, count);
+    const bool taken = optimizer_rows_take(hook, rows);
+    optimizer_rows_free(earlier, count);
     return taken ? Py_NewRef(Py_None) : NULL;
 }
 
@@ -551,6 +511,12 @@ static PyMethodDef hook_methods[] = {
      "stage."},
     {"gradients", hook_gradients, METH_NOARGS,
      "gradients($self, /)\n--\n\nThe gradients as they are now: vpp stage, name, values by op."},
+    {"take", (PyCFunction)(void (*)(void))optimizer_parts_take, METH_FASTCALL,
+     "take($self, quantity, rows, tensors, micro, /)\n--\n\nRecords tensors of rows with these "
+     "numbers; micro: as of the running micro step."},
+    {"accumulated", optimizer_parts_accumulated, METH_O,
+     "accumulated($self, parameter, /)\n--\n\nA gradient has been added up, and is still to be "
+     "reduced."},
     {"unscaled", scaler_unscaled, METH_O,
      "unscaled($self, optimizer, /)\n--\n\nA gradient scaler has divided the gradients."},
     {"scaler_begin", (PyCFunction)(void (*)(void))scaler_begin, METH_FASTCALL,
@@ -565,9 +531,56 @@ static PyMethodDef hook_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *hook_get_locate(PyObject *self, void *Py_UNUSED(closure))
+{
+    const optimizer_hook *hook = (optimizer_hook *)self;
+    return Py_NewRef(hook->locate == NULL ? Py_None : hook->locate);
+}
+
+static int hook_set_locate(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    PyObject *earlier = hook->locate;
+    hook->locate = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
+    Py_XDECREF(earlier);
+    return 0;
+}
+
+static PyObject *hook_get_reducer(PyObject *self, void *Py_UNUSED(closure))
+{
+    const optimizer_hook *hook = (optimizer_hook *)self;
+    return Py_NewRef(hook->reducer == NULL ? Py_None : hook->reducer);
+}
+
+static int hook_set_reducer(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    if (value != NULL && value != Py_None && (!PyTuple_Check(value) || PyTuple_Size(value) != 2)) {
+        PyErr_SetString(PyExc_TypeError, "reducer is None or (object, name of its attribute)");
+        return -1;
+    }
+    PyObject *earlier = hook->reducer;
+    hook->reducer = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
+    Py_XDECREF(earlier);
+    return 0;
+}
+
+static PyGetSetDef hook_properties[] = {
+    {"locate", hook_get_locate, hook_set_locate,
+     "None, or what says where the values of each row are: locate(after) gives a list with None or "
+     "(weight, gradient, state, group) for each row.",
+     NULL},
+    {"reducer", hook_get_reducer, hook_set_reducer,
+     "None, or (object, attribute): while that is true, accumulated gradients are complete and "
+     "about to be reduced.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot hook_slots[] = {
     {Py_tp_dealloc, hook_dealloc},
     {Py_tp_methods, hook_methods},
+    {Py_tp_getset, hook_properties},
     {Py_tp_doc, "Records what an optimizer works with."},
     {0, NULL},
 };

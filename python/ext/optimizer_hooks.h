@@ -32,6 +32,8 @@ typedef struct watched {
     bool is_alias;       /* such a row */
     bool foreign;        /* the optimizer doesn't have it: its update comes from elsewhere */
     char *name;
+    char *global_name; /* NULL: the name */
+    struct tp_span *span;
     int32_t vpp_stage;
     adam_group group;
     site series[SERIES];
@@ -56,7 +58,10 @@ typedef struct optimizer_hook {
     watched *parameters;
     const void *foreign_to; /* the optimizer for which foreign was found out; NULL: none */
     Py_ssize_t foreign_at;  /* and how many parameters it had then */
-    PyObject *rows;         /* owned dict, or NULL: for adam_hooks.c */
+    PyObject *rows;         /* owned dict, or NULL: for optimizer_rows.c */
+    PyObject *locate;       /* owned callable of an adapter; NULL: torch's places are looked at */
+    PyObject *parts;        /* owned: what it said, while somebody looks at it */
+    PyObject *reducer;      /* owned (object, attribute), NULL: nothing is reduced */
     bool checked;           /* that the optimizer keeps moments, if they are to be recorded */
     bool stale_gradient;    /* what is there before the step is the step before's */
     PyObject *step_frame;   /* owned: the frame that runs the step's hooks, while one is running */
@@ -72,7 +77,7 @@ int optimizer_hook_owns(optimizer_hook *hook, PyObject *optimizer);
 /* Records the values under this series of each of the parameter's names. False: an error is set. */
 struct reading;
 bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const struct reading *values,
-                                int series);
+                                int series, uint32_t micro_step);
 
 /* The gradients as they are now; and with the moments and parameters, as they are before a step.
  * False: an error is set. */

@@ -17,6 +17,8 @@ from tensorprobe._messages import warn
 if TYPE_CHECKING:
     import torch
 
+    from tensorprobe._frameworks import Adapter
+
 # What wrappers put into the names of a model's parts: DistributedDataParallel and its like in
 # front, torch.compile, FSDP and activation checkpointing anywhere.
 _ANYWHERE = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
@@ -150,6 +152,8 @@ class WatchedParameter:
     name: str
     vpp_stage: int
     parameter: torch.nn.Parameter
+    original: str
+    """Its whole name; that of the rows may be shortened."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +171,9 @@ class Selection:
         chunks: Sequence[torch.nn.Module],
         config: dict[str, Any],
         pattern_matches: Callable[[int, str, bool], bool],
+        adapter: Adapter | None = None,
     ) -> None:
-        """pattern_matches: as ``_core.Monitor.matches``."""
+        """pattern_matches: as ``_core.Monitor.matches``. adapter: knows what a framework did."""
         self.targets: list[str] = config["targets"]
         self._patterns: list[bool] = config["patterns"]
         self._pattern_matches = pattern_matches
@@ -182,12 +187,16 @@ class Selection:
             for name, module, is_first in _walk(chunk):
                 own = name_in_original(chunk, name)
                 if is_first and original(module) is module:
-                    self._modules.append(_Named(stage, own, module))
-                self._parameters += [
-                    _Named(stage, f"{own}.{part}" if own else part, parameter)
-                    for part, parameter in module._parameters.items()
-                    if parameter is not None
-                ]
+                    plain = adapter.original(own) if adapter is not None else own
+                    self._modules.append(_Named(stage, plain, module))
+                for part, parameter in module._parameters.items():
+                    if parameter is None:
+                        continue
+                    full = f"{own}.{part}" if own else part
+                    found = [(full, parameter)]
+                    if adapter is not None:
+                        found = adapter.expand(full, parameter)
+                    self._parameters += [_Named(stage, name, one) for name, one in found]
 
     def members(self) -> set[torch.nn.Parameter]:
         """Every parameter of the model, whatever the targets are."""
@@ -254,7 +263,7 @@ class Selection:
         }
         chosen = [named for named in self._parameters if (named.vpp_stage, named.name) in wanted]
         return [
-            WatchedParameter(name, named.vpp_stage, named.thing)
+            WatchedParameter(name, named.vpp_stage, named.thing, named.name)
             for name, named in zip(self._row_names(chosen), chosen, strict=True)
         ]
 

@@ -5,38 +5,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensorprobe import _core, _scaling
+from tensorprobe import _core, _frameworks
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
 from tensorprobe._messages import complain, say, warn
-from tensorprobe._ranks import reduces_gradients, world_size
-from tensorprobe._strangers import Strangers
+from tensorprobe._optimizers import Metrics, Optimizers, on_step
+from tensorprobe._ranks import world_size
 from tensorprobe._structure import StructurePrinter
 from tensorprobe._targets import Selection, WatchedModule, in_functional_call
 from tensorprobe.journal import Alert, Journal
 
 if TYPE_CHECKING:
     import torch
-
-    Row = tuple[str, torch.nn.Parameter, int]
-
-Metrics = dict[str, dict[str, Any]]
-
-
-def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """The torch optimizer itself, or the one inside of its wrappers."""
-    inner = _scaling.inner_optimizer(optimizer)
-    if inner is not None:
-        return inner
-    raise TypeError(
-        f"a {type(optimizer).__name__} has no step hooks, and no torch optimizer as .optimizer: "
-        "pass the torch optimizer whose step() ends a training step"
-    )
 
 
 class _Place(NamedTuple):
@@ -84,17 +68,14 @@ class Session:
         self._monitor = monitor
         self._pid = os.getpid()
         self._rank = rank
-        self._main_grad = params_have_main_grad
         self._module_handles: list[Any] = monitor.collector_handles
-        self._optimizer_handles: list[Any] = []
+        self._step_handles: list[Any] = []
         self._hooked: dict[_Place, _Hooked] = {}
         self._xy_is_hooked = False
-        self._optimizer_hooks: list[_core.OptimizerHook] = []
         self._printer: StructurePrinter | None = None
         self._structure_is_printed = False
         self._closed = False
         self._has_warned_of_closed = False
-        self._has_warned_of_reduction = False
         self._end_is_told = False
         self._scripted: list[str] = []
         self._directory: str = monitor.directory
@@ -103,6 +84,14 @@ class Session:
         chunks = list(model) if isinstance(model, Sequence) else [model]
         self._chunks = [original(chunk) for chunk in chunks]
         self._compile = CompileWatch()
+        self._optimizer: Any = None
+        self._optimizers = Optimizers(
+            monitor,
+            params_have_main_grad,
+            lambda: self._selection,
+            lambda: bool(self._module_handles),
+            lambda: (self._selected, self._is_lowest_rank),
+        )
         self._may_report = report
         self._config_file = None if config_file is None else ConfigFile(config_file)
         self._is_on = config_file is None
@@ -137,7 +126,13 @@ class Session:
         self._selected = not ranks or self._rank in ranks
         self._is_lowest_rank = self._rank == (min(ranks) if ranks else 0)
         self._report = self._may_report and self._is_lowest_rank
-        self._selection = Selection(self._chunks, self._config, self._monitor.matches)
+        self._select()
+
+    def _select(self) -> _frameworks.Adapter | None:
+        """Find out what the configuration means in the model as it is now."""
+        adapter = _frameworks.find(self._chunks, self._optimizer)
+        self._selection = Selection(self._chunks, self._config, self._monitor.matches, adapter)
+        return adapter
 
     def start(self, config: ConfigSource | None = None) -> None:
         """Record from now on, ``collect_times`` steps. To be called between two steps.
@@ -153,7 +148,7 @@ class Session:
         self._monitor.resume()
         self._begin()
         if self._wants_structure() and not self._looks_at_step_ends:
-            self._hook_step_end(self._optimizers[-1]() if self._optimizers else None)
+            self._hook_step_end(self._optimizers.last)
 
     def stop(self) -> None:
         """Record nothing from now on, until ``start()``; a step that runs is completed."""
@@ -168,8 +163,7 @@ class Session:
         """Attach anew what the configuration may have changed, but for the optimizer's hooks."""
         self._is_on = True
         self._end_is_told = False
-        for hook, rows in zip(self._optimizer_hooks, self._rows(), strict=True):
-            hook.watch(rows)
+        self._optimizers.watch()
         if self._selected:
             self._selection.warn_of_strangers()
             self.hook_modules(self._config["xy_distribution"])
@@ -243,9 +237,7 @@ class Session:
             return True
         if in_functional_call():
             return False
-        self._selection = Selection(self._chunks, self._config, self._monitor.matches)
-        for hook, rows in zip(self._optimizer_hooks, self._rows(), strict=True):
-            hook.watch(rows)
+        self._optimizers.watch(self._select())
         before, self._hooked = self._hooked, {}
         self._module_handles.clear()
         self._hook_watched(self._watched_modules()[1], before)
@@ -321,90 +313,13 @@ class Session:
         """End steps with this optimizer's from now on, instead of with the one before."""
         if self._closed:
             return
-        if isinstance(optimizer, Sequence):
-            own = [torch_optimizer(one) for one in optimizer]
-        else:
-            own = [] if optimizer is None else [torch_optimizer(optimizer)]
-        self._forget_optimizers()
-        self._hook_optimizers(own)
-        strangers = Strangers(
-            own, lambda: self._selection.members(), lambda: bool(self._module_handles)
-        )
-        self._optimizer_handles.extend(strangers.register())
+        self._optimizer = optimizer
+        self._optimizers.use(optimizer, self._select())
         self._make_printer()
+        self._remove(self._step_handles)
         self._looks_at_step_ends = False
         if self._config_file is not None or self._wants_structure():
-            self._hook_step_end(own[-1] if own else None)
-
-    def _forget_optimizers(self) -> None:
-        self._remove(self._optimizer_handles)
-        for hook in self._optimizer_hooks:
-            _scaling.forget(hook)
-        self._optimizer_hooks.clear()
-
-    def _rows(self) -> list[list[Row]]:
-        """What each optimizer reads: its own parameters, the last one those of nobody, too."""
-        config = self._config
-        self._look_for_reduction()
-        switches = ("wg", "mv", "param", "ur")
-        wanted = any(config[f"{one}_distribution"] for one in switches) or config["mg_direction"]
-        rows: list[Row] = []
-        if wanted and self._selected:
-            rows = [(p.name, p.parameter, p.vpp_stage) for p in self._selection.parameters()]
-        shares = []
-        for optimizer in [known() for known in self._optimizers[:-1]]:
-            groups = [] if optimizer is None else optimizer.param_groups
-            own = {id(p) for group in groups for p in group["params"]}
-            shares.append([row for row in rows if id(row[1]) in own])
-            rows = [row for row in rows if id(row[1]) not in own]
-        return [*shares, rows]
-
-    def _look_for_reduction(self) -> None:
-        """Leave unreduced gradients out where ``grad`` may hold the sum over the processes."""
-        self._monitor.reduced_only = reduces_gradients()
-        wanted = self._config["wg_distribution"] and self._is_lowest_rank
-        if self._monitor.reduced_only and wanted and not self._has_warned_of_reduction:
-            self._has_warned_of_reduction = True
-            complain(
-                f"torch.distributed runs {world_size()} processes: grad_unreduced is not recorded, "
-                "for by the optimizer's step .grad holds the reduced gradient (grad_reduced)"
-            )
-
-    def _hook_optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        self._optimizers = [weakref.ref(one) for one in optimizers]
-        *others, rows = self._rows()
-        for optimizer, mine in zip(optimizers[:-1], others, strict=True):
-            hook = self._monitor.optimizer_hook(mine, self._main_grad, None, False)
-            self._hook_optimizer(optimizer, hook)
-        last = optimizers[-1] if optimizers else None
-        members = self._selection.members() if last is None else None
-        hook = self._monitor.optimizer_hook(rows, self._main_grad, members, True)
-        self._hook_optimizer(last, hook)
-
-    def _hook_optimizer(
-        self, optimizer: torch.optim.Optimizer | None, hook: _core.OptimizerHook
-    ) -> None:
-        self._optimizer_hooks.append(hook)
-        self._on_step(optimizer, hook.step_pre, hook.step_post)
-        _scaling.listen(hook, optimizer)
-
-    def _on_step(self, optimizer: torch.optim.Optimizer | None, before: Any, after: Any) -> None:
-        if optimizer is None:
-            from torch.optim.optimizer import (
-                register_optimizer_step_post_hook,
-                register_optimizer_step_pre_hook,
-            )
-
-            handles = (
-                before and register_optimizer_step_pre_hook(before),
-                register_optimizer_step_post_hook(after),
-            )
-        else:
-            handles = (
-                before and optimizer.register_step_pre_hook(before),
-                optimizer.register_step_post_hook(after),
-            )
-        self._optimizer_handles.extend(handle for handle in handles if handle)
+            self._hook_step_end(self._optimizers.last)
 
     def _wants_structure(self) -> bool:
         return self._is_on and self._config["print_struct"] and not self._structure_is_printed
@@ -439,7 +354,7 @@ class Session:
             if self._is_on and self._report and not self._module_handles:
                 self._tell_end()
 
-        self._on_step(optimizer, None, after)
+        self._step_handles.extend(on_step(optimizer, None, after))
 
     def _tell_end(self) -> None:
         """Say once that the last step that is collected has ended, and what starts it anew."""
@@ -470,10 +385,11 @@ class Session:
         """Take every hook back, and let go of the model."""
         self._monitor.tell(None, None)
         self._unhook_modules()
-        self._forget_optimizers()
+        self._optimizers.forget()
+        self._remove(self._step_handles)
         if self._printer is not None:
             self._printer.remove()
-        self._chunks = []
+        self._chunks, self._optimizer = [], None
         self._selection = Selection([], self._config, self._monitor.matches)
 
     @property
@@ -504,13 +420,15 @@ class Session:
 
     def gradients(self) -> Metrics:
         """Read every watched parameter's gradient as it is now, recording nothing."""
-        if not self._config["wg_distribution"]:
-            return {}
-        return {
-            f"{stage}:{name}": values
-            for hook in self._optimizer_hooks
-            for stage, name, values in hook.gradients()
-        }
+        return self._optimizers.gradients() if self._config["wg_distribution"] else {}
+
+    def take_gradients(self) -> None:
+        """Record the gradients as reduced now, and not when the optimizer's step begins.
+
+        For loops in which they are clipped in between: call it after backward().
+        """
+        if self._pid == os.getpid():
+            self._optimizers.take_gradients()
 
     def activations(self) -> tuple[Metrics, Metrics]:
         """What the running step has recorded so far: activations, and their gradients."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tensorprobe import _core
 from tensorprobe._arguments import check_model, kind
 from tensorprobe._config_file import ConfigSource, config_source, is_watched
+from tensorprobe._optimizers import Metrics, torch_optimizer
 from tensorprobe._ranks import launch_id, pipeline_stage, this_rank
 from tensorprobe.journal import Alert
-from tensorprobe.session import Metrics, Session, torch_optimizer
+from tensorprobe.session import Session
 
 if TYPE_CHECKING:
     import torch

@@ -8,18 +8,39 @@
 #define ENTRY_SHAPE 2
 #define ENTRY_HEADER_SIZE 12u /* length, kind, 0, id */
 #define KEY_BODY_SIZE 24u     /* before the strings */
-#define SHAPE_BODY_SIZE 4u    /* before the dimensions */
+#define SPAN_SIZE 16u         /* before the ranges */
+#define RANGE_SIZE 24u
+#define SHAPE_BODY_SIZE 4u /* before the dimensions */
 
 typedef struct tp_definition {
     struct tp_definition *older; /* an earlier meaning of the id, kept for who holds its pointers */
     uint64_t segment;            /* number (of those begun) in which it was last defined */
     uint32_t id;
     tp_key key;
+    tp_span span;
     uint32_t ndim;
     uint32_t body_size;
     const uint8_t *body; /* as stored: equal bytes, equal meaning */
-    int64_t dims[];      /* of a shape; behind them the strings of a key; then the body */
+    int64_t dims[];      /* of a shape, or ranges and strings of a key; then the body */
 } tp_definition;
+
+static uint32_t size_of_span(const tp_span *span)
+{
+    return span == NULL ? 0 : SPAN_SIZE + RANGE_SIZE * span->ndim;
+}
+
+static void put_span(tp_buf *out, const tp_span *span)
+{
+    tp_buf_put_u32(out, span->kind);
+    tp_buf_put_u32(out, span->ndim);
+    tp_buf_put_u32(out, span->copies);
+    tp_buf_put_u32(out, span->copy);
+    for (uint32_t i = 0; i < span->ndim; i++) {
+        tp_buf_put_u64(out, (uint64_t)span->ranges[i].start);
+        tp_buf_put_u64(out, (uint64_t)span->ranges[i].length);
+        tp_buf_put_u64(out, (uint64_t)span->ranges[i].full);
+    }
+}
 
 void tp_definitions_put(tp_buf *out, const tp_registry *registry, uint32_t key_from,
                         uint32_t key_to, uint32_t shape_from, uint32_t shape_to)
@@ -29,7 +50,8 @@ void tp_definitions_put(tp_buf *out, const tp_registry *registry, uint32_t key_f
         const char *global_name = key->global_name != NULL ? key->global_name : key->name;
         uint32_t name_size = (uint32_t)strlen(key->name);
         uint32_t global_size = (uint32_t)strlen(global_name);
-        tp_buf_put_u32(out, ENTRY_HEADER_SIZE + KEY_BODY_SIZE + name_size + global_size);
+        tp_buf_put_u32(out, ENTRY_HEADER_SIZE + KEY_BODY_SIZE + name_size + global_size +
+                                size_of_span(key->span));
         tp_buf_put_u16(out, ENTRY_KEY);
         tp_buf_put_u16(out, 0);
         tp_buf_put_u32(out, id);
@@ -41,6 +63,9 @@ void tp_definitions_put(tp_buf *out, const tp_registry *registry, uint32_t key_f
         tp_buf_put_u32(out, global_size);
         tp_buf_put(out, key->name, name_size);
         tp_buf_put(out, global_name, global_size);
+        if (key->span != NULL) {
+            put_span(out, key->span);
+        }
     }
     for (uint32_t id = shape_from; id < shape_to; id++) {
         uint32_t ndim = 0;
@@ -85,6 +110,34 @@ static tp_definition *make(const uint8_t *body, uint32_t body_size, uint32_t ndi
     return made;
 }
 
+/* The span behind the strings, NULL: there is none. TP_ERR_CORRUPT. */
+static tp_status find_span(const uint8_t *body, uint32_t size, uint32_t at, const uint8_t **span)
+{
+    *span = size - at >= SPAN_SIZE ? body + at : NULL;
+    if (*span == NULL) {
+        return TP_OK;
+    }
+    const uint32_t ndim = tp_get_u32(*span + 4);
+    return ndim <= TP_MAX_DIMS && RANGE_SIZE * ndim <= size - at - SPAN_SIZE ? TP_OK
+                                                                             : TP_ERR_CORRUPT;
+}
+
+static void read_span(tp_definition *made, const uint8_t *span)
+{
+    tp_range *ranges = (tp_range *)made->dims;
+    made->span = (tp_span){.kind = tp_get_u32(span),
+                           .ndim = tp_get_u32(span + 4),
+                           .copies = tp_get_u32(span + 8),
+                           .copy = tp_get_u32(span + 12),
+                           .ranges = ranges};
+    for (uint32_t i = 0; i < made->span.ndim; i++) {
+        const uint8_t *range = span + SPAN_SIZE + RANGE_SIZE * i;
+        ranges[i] = (tp_range){(int64_t)tp_get_u64(range), (int64_t)tp_get_u64(range + 8),
+                               (int64_t)tp_get_u64(range + 16)};
+    }
+    made->key.span = &made->span;
+}
+
 static tp_status make_key(const uint8_t *body, uint32_t size, tp_definition **out)
 {
     if (size < KEY_BODY_SIZE) {
@@ -95,11 +148,16 @@ static tp_status make_key(const uint8_t *body, uint32_t size, tp_definition **ou
     if (name_size > size - KEY_BODY_SIZE || global_size > size - KEY_BODY_SIZE - name_size) {
         return TP_ERR_CORRUPT;
     }
-    tp_definition *made = make(body, size, 0, name_size + global_size + 2);
+    const uint8_t *span;
+    if (find_span(body, size, KEY_BODY_SIZE + name_size + global_size, &span) != TP_OK) {
+        return TP_ERR_CORRUPT;
+    }
+    const uint32_t words = span == NULL ? 0 : 3 * tp_get_u32(span + 4);
+    tp_definition *made = make(body, size, words, name_size + global_size + 2);
     if (made == NULL) {
         return TP_ERR_NOMEM;
     }
-    char *strings = (char *)made->dims; /* zeroed: the terminators are there */
+    char *strings = (char *)(made->dims + words); /* zeroed: the terminators are there */
     memcpy(strings, body + KEY_BODY_SIZE, name_size);
     memcpy(strings + name_size + 1, body + KEY_BODY_SIZE + name_size, global_size);
     made->key = (tp_key){.name = strings,
@@ -108,6 +166,9 @@ static tp_status make_key(const uint8_t *body, uint32_t size, tp_definition **ou
                          .slot = (int32_t)tp_get_u32(body + 4),
                          .quantity = tp_get_u32(body + 8),
                          .role = tp_get_u32(body + 12)};
+    if (span != NULL) {
+        read_span(made, span);
+    }
     *out = made;
     return TP_OK;
 }

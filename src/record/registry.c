@@ -120,23 +120,49 @@ void tp_registry_free(tp_registry *registry)
     tp_free(registry);
 }
 
-/* A copy of the key with its strings behind it, in one piece of memory. */
+typedef struct key_entry {
+    tp_key key;
+    tp_span span;
+    tp_range ranges[];
+} key_entry;
+
+/* A copy of the key with its ranges and strings behind it, in one piece of memory. */
 static tp_key *copy_key(const tp_key *key)
 {
     const char *global = key->global_name != NULL ? key->global_name : key->name;
-    size_t name_size = strlen(key->name) + 1;
-    size_t global_size = strlen(global) + 1;
-    tp_key *copy = tp_alloc(sizeof *copy + name_size + global_size);
+    const size_t name_size = strlen(key->name) + 1;
+    const size_t global_size = strlen(global) + 1;
+    const uint32_t ndim = key->span != NULL ? key->span->ndim : 0;
+    key_entry *copy =
+        tp_alloc(sizeof *copy + ndim * sizeof copy->ranges[0] + name_size + global_size);
     if (copy == NULL) {
         return NULL;
     }
-    char *strings = (char *)(copy + 1);
+    char *strings = (char *)(copy->ranges + ndim);
     memcpy(strings, key->name, name_size);
     memcpy(strings + name_size, global, global_size);
-    *copy = *key;
-    copy->name = strings;
-    copy->global_name = strings + name_size;
-    return copy;
+    copy->key = *key;
+    copy->key.name = strings;
+    copy->key.global_name = strings + name_size;
+    if (key->span != NULL) {
+        copy->span = *key->span;
+        copy->span.ranges = copy->ranges;
+        copy->key.span = &copy->span;
+    }
+    if (ndim > 0) {
+        memcpy(copy->ranges, key->span->ranges, ndim * sizeof copy->ranges[0]);
+    }
+    return &copy->key;
+}
+
+static void identify_span(tp_buf *bytes, const tp_span *span)
+{
+    if (span != NULL) {
+        tp_buf_put_u32(bytes, span->kind);
+        tp_buf_put_u32(bytes, span->copies);
+        tp_buf_put_u32(bytes, span->copy);
+        tp_buf_put(bytes, span->ranges, span->ndim * sizeof span->ranges[0]);
+    }
 }
 
 /* The bytes by which equal keys are equal. */
@@ -149,6 +175,7 @@ static void identify_key(tp_buf *bytes, const tp_key *key)
     tp_buf_put_u32(bytes, key->role);
     tp_buf_put(bytes, key->name, strlen(key->name) + 1);
     tp_buf_put(bytes, global, strlen(global) + 1);
+    identify_span(bytes, key->span);
 }
 
 void tp_registry_watch(tp_registry *registry, void (*added)(void *watcher), void *watcher)
@@ -197,7 +224,7 @@ static void *make_key(const void *key)
 tp_status tp_registry_add_key(tp_registry *registry, const tp_key *key, uint32_t *id)
 {
     tp_buf identity = TP_BUF_INIT;
-    if (key->name == NULL) {
+    if (key->name == NULL || (key->span != NULL && key->span->ndim > TP_MAX_DIMS)) {
         return TP_ERR_ARGUMENT;
     }
     identify_key(&identity, key);

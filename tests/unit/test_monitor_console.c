@@ -42,7 +42,7 @@ static tp_record alert(uint32_t rule, uint32_t key)
 
 static uint32_t add_key(tp_registry *registry, const char *name)
 {
-    const tp_key key = {name, NULL, 0, -1, TP_ACTIVATION, TP_ROLE_OUTPUT};
+    const tp_key key = {name, NULL, 0, -1, TP_ACTIVATION, TP_ROLE_OUTPUT, NULL};
     uint32_t id;
     assert_int_equal(tp_registry_add_key(registry, &key, &id), TP_OK);
     return id;

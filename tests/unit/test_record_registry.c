@@ -10,7 +10,7 @@
 
 static tp_key key_named(const char *name, int32_t slot)
 {
-    return (tp_key){name, NULL, 0, slot, TP_ACTIVATION, TP_ROLE_INPUT};
+    return (tp_key){name, NULL, 0, slot, TP_ACTIVATION, TP_ROLE_INPUT, NULL};
 }
 
 static void test_keys(void **state)
@@ -81,7 +81,7 @@ static void test_row_names(void **state)
     assert_string_equal(text, "fc1.output_2#1");
     assert_int_equal(tp_row_name(&key, 1, text, 5), 4);
     assert_string_equal(text, "fc1.");
-    key = (tp_key){"fc1.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE};
+    key = (tp_key){"fc1.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
     tp_row_name(&key, 0, text, sizeof text);
     assert_string_equal(text, "fc1.weight");
     key.name = "a\xc3\xa9\xe2\x82\xac"; /* 1, 2 and 3 bytes */

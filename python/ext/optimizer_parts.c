@@ -1,0 +1,133 @@
+#include "optimizer_parts.h"
+
+#include "optimizer_batch.h"
+#include "optimizer_rows.h"
+
+bool optimizer_parts_begin(optimizer_hook *hook, bool after)
+{
+    if (hook->locate == NULL) {
+        return true;
+    }
+    PyObject *parts = PyObject_CallFunctionObjArgs(hook->locate, after ? Py_True : Py_False, NULL);
+    if (parts != NULL && (!PyList_Check(parts) || PyList_Size(parts) != (Py_ssize_t)hook->count)) {
+        PyErr_SetString(PyExc_RuntimeError, "an adapter has not located each of its rows");
+        Py_CLEAR(parts);
+    }
+    PyObject *earlier = hook->parts;
+    hook->parts = parts;
+    Py_XDECREF(earlier);
+    return parts != NULL;
+}
+
+void optimizer_parts_end(optimizer_hook *hook)
+{
+    Py_CLEAR(hook->parts);
+}
+
+PyObject *optimizer_parts_get(const optimizer_hook *hook, const watched *entry, int part)
+{
+    if (hook->locate == NULL) {
+        return NULL;
+    }
+    PyObject *own =
+        hook->parts == NULL ? NULL : PyList_GetItem(hook->parts, entry - hook->parameters);
+    if (own == NULL || !PyTuple_Check(own) || PyTuple_Size(own) != PARTS) {
+        core_clear_error();
+        return Py_NewRef(Py_None);
+    }
+    return Py_NewRef(PyTuple_GetItem(own, part));
+}
+
+static bool take(optimizer_hook *hook, int series, PyObject *rows, PyObject *tensors, bool micro)
+{
+    optimizer_batch batch;
+    optimizer_batch_begin(&batch, hook);
+    bool ok = true;
+    for (Py_ssize_t i = 0; ok && i < PyList_Size(rows) && i < PyList_Size(tensors); i++) {
+        const unsigned long row = PyLong_AsUnsignedLong(PyList_GetItem(rows, i));
+        if (row >= hook->count) {
+            ok = !PyErr_Occurred();
+            continue; /* of rows that have been replaced meanwhile */
+        }
+        watched *entry = &hook->parameters[row];
+        const uint32_t micro_step = micro ? monitor_micro_step(hook->monitor, entry->vpp_stage) : 0;
+        PyObject *tensor = Py_NewRef(PyList_GetItem(tensors, i));
+        ok = (batch.micro_step == micro_step || optimizer_batch_flush(&batch));
+        batch.micro_step = micro_step;
+        ok = ok && optimizer_batch_add(&batch, entry, tensor, series, series);
+        Py_DECREF(tensor);
+    }
+    return optimizer_batch_end(&batch, ok);
+}
+
+PyObject *optimizer_parts_take(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (count != 4 || !PyList_Check(args[1]) || !PyList_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "take takes quantity, rows, tensors and micro");
+        return NULL;
+    }
+    const unsigned long quantity = PyLong_AsUnsignedLong(args[0]);
+    const int series = PyErr_Occurred() ? -1 : optimizer_rows_series((uint32_t)quantity);
+    if (series < 0) {
+        core_clear_error();
+        PyErr_SetString(PyExc_ValueError, "no quantity of a parameter");
+        return NULL;
+    }
+    if (!monitor_is_collecting(monitor)) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = monitor_now(monitor);
+    PyObject *hidden = core_hide_from_functions(monitor->state);
+    const bool ok = take(hook, series, args[1], args[2], args[3] == Py_True);
+    core_show(hidden);
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "a reduction");
+    monitor_add_time(monitor, begin);
+    return result;
+}
+
+/* Is the sum of all micro steps there, and about to be reduced? */
+static bool is_complete(const optimizer_hook *hook)
+{
+    PyObject *owner = hook->reducer == NULL ? NULL : PyTuple_GetItem(hook->reducer, 0);
+    PyObject *value =
+        owner == NULL ? NULL : PyObject_GetAttr(owner, PyTuple_GetItem(hook->reducer, 1));
+    const bool yes = value != NULL && PyObject_IsTrue(value) == 1;
+    Py_XDECREF(value);
+    core_clear_error();
+    return yes;
+}
+
+static bool take_accumulated(optimizer_hook *hook, PyObject *parameter, bool micro)
+{
+    watched *entry = optimizer_rows_find(hook, parameter);
+    PyObject *grad =
+        entry == NULL ? NULL : PyObject_GetAttr(parameter, hook->monitor->state->name_grad);
+    if (grad == NULL) {
+        return !PyErr_Occurred();
+    }
+    optimizer_batch batch;
+    optimizer_batch_begin(&batch, hook);
+    batch.micro_step = micro ? monitor_micro_step(hook->monitor, entry->vpp_stage) : 0;
+    const bool ok = optimizer_batch_add(&batch, entry, grad, UNREDUCED, UNREDUCED);
+    Py_DECREF(grad);
+    return optimizer_batch_end(&batch, ok);
+}
+
+PyObject *optimizer_parts_accumulated(PyObject *self, PyObject *parameter)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    monitor_object *monitor = hook->monitor;
+    if (!monitor_is_collecting(monitor) || !monitor->config->wg_distribution) {
+        Py_RETURN_NONE;
+    }
+    const uint64_t begin = monitor_now(monitor);
+    const bool micro = monitor->config->monitor_mbs_grad;
+    PyObject *hidden = core_hide_from_functions(monitor->state);
+    const bool ok = (!micro && !is_complete(hook)) || take_accumulated(hook, parameter, micro);
+    core_show(hidden);
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "a gradient");
+    monitor_add_time(monitor, begin);
+    return result;
+}

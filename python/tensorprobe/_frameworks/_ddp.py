@@ -1,0 +1,55 @@
+"""DistributedDataParallel: every process has all of the model, and gradients are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensorprobe._frameworks import Adapter, Handle, Row, Span, on_accumulated
+from tensorprobe._frameworks._spans import span_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensorprobe import _core
+
+
+def adapt(chunks: Sequence[torch.nn.Module], optimizer: Any) -> Adapter | None:
+    """Return the adapter of models that are wrapped by it."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapped = [chunk for chunk in chunks if isinstance(chunk, DistributedDataParallel)]
+    return Ddp(wrapped[0]) if len(wrapped) == 1 == len(chunks) else None
+
+
+class Ddp(Adapter):
+    """The gradient after backward() is the average; what was there before goes to the buckets."""
+
+    framework = "DistributedDataParallel"
+    reduces = True
+
+    def __init__(self, ddp: torch.nn.parallel.DistributedDataParallel) -> None:
+        self._ddp = ddp
+
+    def original(self, name: str) -> str:
+        """Return the name in the module that was wrapped."""
+        return "" if name == "module" else name.removeprefix("module.")
+
+    def span(self, row: Row) -> Span | None:
+        """Return the whole, which each process of the group has (of a DTensor its part)."""
+        from torch.distributed import get_rank, get_world_size
+
+        group = self._ddp.process_group
+        return span_of(row.parameter, get_world_size(group), get_rank(group))
+
+    def before_reduction(
+        self, hook: _core.OptimizerHook, rows: Sequence[Row], micro: bool
+    ) -> list[Handle] | None:
+        """Read .grad when it holds the local sum, before the reducer takes it."""
+        hook.reducer = (self._ddp, "require_backward_grad_sync")
+        return on_accumulated(hook, rows)
+
+    @property
+    def group(self) -> Any:
+        """The processes among which gradients are averaged."""
+        return self._ddp.process_group

@@ -1,0 +1,228 @@
+"""The hooks on a model's optimizers, and on what a framework does with its gradients."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensorprobe import _core, _scaling
+from tensorprobe._frameworks import Adapter, Handle, Row
+from tensorprobe._messages import complain
+from tensorprobe._ranks import reduces_gradients, world_size
+from tensorprobe._strangers import Strangers
+from tensorprobe._targets import Selection
+
+if TYPE_CHECKING:
+    import torch
+
+Metrics = dict[str, dict[str, Any]]
+
+
+def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """The torch optimizer itself, or the one inside of its wrappers."""
+    inner = _scaling.inner_optimizer(optimizer)
+    if inner is not None:
+        return inner
+    raise TypeError(
+        f"a {type(optimizer).__name__} has no step hooks, and no torch optimizer as .optimizer: "
+        "pass the torch optimizer whose step() ends a training step"
+    )
+
+
+class Optimizers:
+    """The optimizers of one session: which they are, and what is recorded of them."""
+
+    def __init__(
+        self,
+        monitor: _core.Monitor,
+        main_grad: bool,
+        selection: Callable[[], Selection],
+        is_on: Callable[[], bool],
+        is_selected: Callable[[], tuple[bool, bool]],
+    ) -> None:
+        """selection: what the configuration means in the model now. is_on: modules have hooks.
+
+        is_selected: whether this rank is watched, and whether it speaks for all.
+        """
+        self._monitor = monitor
+        self._main_grad = main_grad
+        self._selection = selection
+        self._is_on = is_on
+        self._is_selected = is_selected
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._hooks: list[_core.OptimizerHook] = []
+        self._handles: list[Any] = []
+        self._reduction_handles: list[Handle] = []
+        self._has_warned_of_reduction = False
+        self._adapter: Adapter | None = None
+
+    @property
+    def last(self) -> torch.optim.Optimizer | None:
+        """The one that ends a step; None: the first one that steps does, or a framework's."""
+        return self._optimizers[-1]() if self._optimizers else None
+
+    def use(self, optimizer: Any, adapter: Adapter | None) -> None:
+        """End steps with this optimizer's from now on, instead of with the one before."""
+        self._adapter = adapter
+        if adapter is not None and self._use_boundary(adapter):
+            return
+        if isinstance(optimizer, Sequence):
+            own = [torch_optimizer(one) for one in optimizer]
+        else:
+            own = [] if optimizer is None else [torch_optimizer(optimizer)]
+        self.forget()
+        self._hook_optimizers(own)
+        strangers = Strangers(own, lambda: self._selection().members(), self._is_on)
+        self._handles.extend(strangers.register())
+
+    def _use_boundary(self, adapter: Adapter) -> bool:
+        """Have the framework's own steps end ours; False: it leaves that to torch's optimizers."""
+        hook = self._monitor.optimizer_hook([], self._main_grad, None, True)
+        handles = adapter.boundary(hook)
+        if handles is None:
+            return False
+        self.forget()
+        self._hooks.append(hook)
+        self._handles.extend(handles)
+        self.watch()
+        return True
+
+    def forget(self) -> None:
+        """Take every hook back."""
+        _remove(self._handles)
+        _remove(self._reduction_handles)
+        for hook in self._hooks:
+            hook.locate = hook.reducer = None
+            _scaling.forget(hook)
+        self._hooks.clear()
+        self._optimizers.clear()
+
+    def watch(self, adapter: Adapter | None = None) -> None:
+        """Look at the parameters that are to be recorded now. adapter: another one than before."""
+        self._adapter = adapter or self._adapter
+        _remove(self._reduction_handles)
+        missing = False
+        for hook, rows in zip(self._hooks, self._rows(), strict=True):
+            missing = not self._watch(hook, rows) or missing
+        self._warn_of_reduction(missing)
+
+    def _watch(self, hook: _core.OptimizerHook, rows: list[Row]) -> bool:
+        """Give the hook its rows. False: their gradients are there only when they are reduced."""
+        adapter = self._adapter
+        if adapter is None:
+            hook.watch([(row.name, row.parameter, row.vpp_stage) for row in rows])
+            hook.locate = None
+        else:
+            spans = [adapter.span(row) for row in rows]
+            known = [(row, span) for row, span in zip(rows, spans, strict=True) if span is not None]
+            rows = [row for row, _ in known]
+            hook.watch(
+                [
+                    (row.name, row.parameter, row.vpp_stage, span, adapter.global_name(row))
+                    for row, span in known
+                ]
+            )
+            hook.locate = (lambda after: adapter.locate(rows, after)) if adapter.locates else None
+        config = self._monitor.config
+        micro = config["monitor_mbs_grad"]
+        reduces = reduces_gradients() if adapter is None else adapter.reduces
+        if not rows or not config["wg_distribution"] or not (micro or reduces):
+            return True
+        if adapter is None and not micro:
+            return False
+        handles = (adapter or Adapter()).before_reduction(hook, rows, micro)
+        self._reduction_handles.extend(handles or [])
+        return handles is not None
+
+    def _rows(self) -> list[list[Row]]:
+        """What each optimizer reads: its own parameters, the last one those of nobody, too."""
+        config = self._monitor.config
+        adapter = self._adapter
+        micro = config["monitor_mbs_grad"]
+        reduces = reduces_gradients() if adapter is None else adapter.reduces
+        # What hooks have recorded before the reduction isn't there at the step's entry.
+        self._monitor.reduced_only = reduces or micro
+        switches = ("wg", "mv", "param", "ur")
+        wanted = any(config[f"{one}_distribution"] for one in switches) or config["mg_direction"]
+        rows: list[Row] = []
+        if wanted and self._is_selected()[0]:
+            rows = [
+                Row(p.name, p.parameter, p.vpp_stage, p.original)
+                for p in self._selection().parameters()
+            ]
+        shares = []
+        for optimizer in [known() for known in self._optimizers[:-1]]:
+            groups = [] if optimizer is None else optimizer.param_groups
+            own = {id(p) for group in groups for p in group["params"]}
+            shares.append([row for row in rows if id(row.parameter) in own])
+            rows = [row for row in rows if id(row.parameter) not in own]
+        return [*shares, rows]
+
+    def _warn_of_reduction(self, missing: bool) -> None:
+        """Say once that unreduced gradients are left out, as nothing has held them."""
+        if not missing or self._has_warned_of_reduction or not self._is_selected()[1]:
+            return
+        self._has_warned_of_reduction = True
+        where = "" if self._adapter is None else f" by {self._adapter.framework}"
+        complain(
+            f"torch.distributed runs {world_size()} processes: grad_unreduced is not recorded, "
+            f"for by the optimizer's step .grad holds the gradient as reduced{where} "
+            '(grad_reduced); "monitor_mbs_grad": true records each micro step\'s'
+        )
+
+    def _hook_optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self._optimizers = [weakref.ref(one) for one in optimizers]
+        last = optimizers[-1] if optimizers else None
+        members = self._selection().members() if last is None else None
+        every: list[torch.optim.Optimizer | None] = [*optimizers] or [None]
+        for optimizer in every:
+            ends = optimizer is last
+            hook = self._monitor.optimizer_hook([], self._main_grad, members, ends)
+            self._hooks.append(hook)
+            self._handles.extend(on_step(optimizer, hook.step_pre, hook.step_post))
+            _scaling.listen(hook, optimizer)
+        self.watch()
+
+    def gradients(self) -> Metrics:
+        """Read every watched parameter's gradient as it is now, recording nothing."""
+        return {
+            f"{stage}:{name}": values
+            for hook in self._hooks
+            for stage, name, values in hook.gradients()
+        }
+
+    def take_gradients(self) -> None:
+        """Record the gradients as reduced now, and not at the step's entry."""
+        for hook in self._hooks:
+            hook.unscaled(self.last)
+
+    def has_member(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer is one of the session's."""
+        return any(known() is optimizer for known in self._optimizers)
+
+
+def on_step(optimizer: torch.optim.Optimizer | None, before: Any, after: Any) -> list[Any]:
+    """Have these called before and after the optimizer's steps; None: of all optimizers."""
+    if optimizer is None:
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        handles = (
+            before and register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        )
+    else:
+        handles = (
+            before and optimizer.register_step_pre_hook(before),
+            optimizer.register_step_post_hook(after),
+        )
+    return [handle for handle in handles if handle]
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()
