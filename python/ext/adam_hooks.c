@@ -172,7 +172,7 @@ static int read_pair(monitor_object *monitor, const char *name, pair *open, pair
                      void *context)
 {
     tp_status status;
-    if (tensor_view_bytes(&open->views[0]) < RELEASE_GIL_BYTES) {
+    if (open->views[0].bytes < RELEASE_GIL_BYTES) {
         status = function(&open->data[0], &open->data[1], context);
     } else {
         PyObject *kept[2] = {Py_NewRef(open->views[0].tensor), Py_NewRef(open->views[1].tensor)};

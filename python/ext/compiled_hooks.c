@@ -1,6 +1,7 @@
 #include "compiled_hooks.h"
 
 #include "recording.h"
+#include "torch_calls.h"
 
 /* No memo: compiled code reuses memory without a new version. */
 static bool record(module_hook *hook, PyObject *tensor, uint32_t quantity, uint32_t role,
@@ -129,7 +130,7 @@ static PyObject *take_outputs(module_hook *hook, PyObject *tensors)
 static PyObject *take_side(module_hook *hook, PyObject *const *args)
 {
     const long side = PyLong_AsLong(args[1]);
-    const int64_t task = PyErr_Occurred() ? -1 : core_call_int(hook->monitor->state->graph_task_id);
+    const int64_t task = PyErr_Occurred() ? -1 : torch_graph_task(hook->monitor->state);
     if (PyErr_Occurred()) {
         return NULL;
     }

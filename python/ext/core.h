@@ -20,6 +20,14 @@ enum type_kind {
     TYPE_WRAPPER, /* a tensor whose memory is elsewhere (fake, distributed, quantized …) */
 };
 
+/* torch's own functions; NULL: this torch has none of that name. See torch_calls.h. */
+typedef struct torch_calls {
+    bool (*grad_enabled)(void);
+    int (*graph_task)(void);
+    uint64_t (*sequence_nr)(void);
+    int64_t (*function_modes)(void);
+} torch_calls;
+
 /* State of the module object. Everything under "torch" is looked up at the first use. */
 typedef struct core_state {
     PyTypeObject *monitor_type;
@@ -42,6 +50,7 @@ typedef struct core_state {
     PyTypeObject *tensor_type;
     PyTypeObject *parameter_type;
     PyTypeObject *accumulate_grad_type, *copy_slices_type, *view_type; /* of nodes */
+    torch_calls calls;
     const dl_exchange_api *exchange; /* NULL: this torch has none */
     PyObject *to_dlpack;
     PyObject *uint8; /* a dtype */

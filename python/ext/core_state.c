@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "torch_calls.h"
 
 int64_t core_call_int(PyObject *function)
 {
@@ -39,24 +40,19 @@ void core_show(PyObject *guard)
     Py_DECREF(guard);
 }
 
-static PyObject *hide(PyObject *count_modes, PyObject *make)
-{
-    if (count_modes == NULL || make == NULL) {
-        return NULL;
-    }
-    const int64_t modes = core_call_int(count_modes);
-    core_clear_error();
-    return modes > 0 ? core_enter(make) : NULL;
-}
-
 PyObject *core_hide_from_functions(core_state *state)
 {
-    return hide(state->function_modes, state->disable_torch_function);
+    return torch_function_modes(state) > 0 ? core_enter(state->disable_torch_function) : NULL;
 }
 
 PyObject *core_hide_from_dispatch(core_state *state)
 {
-    return hide(state->dispatch_modes, state->disable_dispatch_modes);
+    if (state->dispatch_modes == NULL || state->disable_dispatch_modes == NULL) {
+        return NULL;
+    }
+    const int64_t modes = core_call_int(state->dispatch_modes);
+    core_clear_error();
+    return modes > 0 ? core_enter(state->disable_dispatch_modes) : NULL;
 }
 
 PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument)
@@ -238,6 +234,7 @@ int core_load_torch(core_state *state)
             *optional[i].place = look_up(torch, optional[i].path);
             PyErr_Clear();
         }
+        torch_calls_find(state);
         state->torch_loaded = true;
     }
     Py_DECREF(torch);

@@ -8,6 +8,7 @@
 #include "gradient_hooks.h"
 #include "module_hooks.h"
 #include "passages.h"
+#include "torch_calls.h"
 
 #define MAX_CHUNKS 4096
 
@@ -70,6 +71,7 @@ PyObject *monitor_trouble(monitor_object *monitor, const char *where)
 bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const char *name)
 {
     monitor->unreadable++;
+    monitor->is_busy = true;
     tp_monitor_count_error(monitor->monitor);
     if (is_strict(monitor)) {
         PyErr_Format(PyExc_RuntimeError, "a tensor of '%s' is not recorded: %s", name, view->why);
@@ -95,6 +97,43 @@ void monitor_add_time(monitor_object *monitor, uint64_t begin)
     monitor->hook_ns += monitor_now(monitor) - begin;
 }
 
+#define TIMED_HOOKS 13                 /* few layers are made of a multiple of so many modules */
+#define INTERRUPTED_NS UINT64_C(20000) /* no quick one takes so long */
+
+static bool is_timed(monitor_object *monitor, enum stopwatch_kind kind)
+{
+    if (monitor->untimed > 0 && monitor->quick_ns[kind] > 0) {
+        monitor->untimed--;
+        return false;
+    }
+    monitor->untimed = TIMED_HOOKS - 1;
+    return true;
+}
+
+stopwatch stopwatch_start(monitor_object *monitor, bool quick, enum stopwatch_kind kind, bool reads)
+{
+    const bool timed = !quick || is_timed(monitor, kind);
+    monitor->is_busy = false;
+    monitor->is_fresh = timed || reads;
+    return (stopwatch){quick, timed, kind, monitor->is_fresh ? monitor_now(monitor) : 0};
+}
+
+void stopwatch_stop(monitor_object *monitor, const stopwatch *watch)
+{
+    uint32_t *mean = &monitor->quick_ns[watch->kind];
+    const bool quick = watch->quick && !monitor->is_busy;
+    monitor->is_fresh = false;
+    if (quick && !watch->timed) {
+        monitor->hook_ns += *mean;
+        return;
+    }
+    const uint64_t took = monitor_now(monitor) - watch->begin;
+    monitor->hook_ns += took;
+    if (quick && took < INTERRUPTED_NS) {
+        *mean = *mean == 0 ? (uint32_t)took + 1 : (*mean * 7 + (uint32_t)took + 4) / 8;
+    }
+}
+
 void monitor_hand_over_time(monitor_object *monitor)
 {
     tp_monitor_add_hook_time(monitor->monitor, monitor->hook_ns);
@@ -115,12 +154,18 @@ frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
         PyErr_NoMemory();
         return NULL;
     }
-    memset(new, 0, sizeof(*new));
-    new->edges = new->inline_edges;
-    new->edge_capacity = FRAME_INLINE_EDGES;
     new->hook = (struct module_hook *)(void *)Py_NewRef((PyObject *)(void *)hook);
-    new->thread = PyThread_get_thread_ident();
+    new->training = false;
+    new->values = false;
+    new->gradients = false;
     new->graph_task = -1;
+    new->thread = monitor_thread();
+    new->call = 0;
+    new->entry_sequence_nr = 0;
+    new->within = NULL;
+    new->edges = new->inline_edges;
+    new->edge_count = 0;
+    new->edge_capacity = FRAME_INLINE_EDGES;
     /* Another thread's forward may have begun since the one that this is a part of. */
     const frame *around = hook->root ? NULL : monitor_newest_frame(monitor);
     const bool is_part = around != NULL && around->hook->vpp_stage == hook->vpp_stage;
@@ -157,7 +202,7 @@ static frame *take_frame(monitor_object *monitor, uint32_t i)
 
 frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook)
 {
-    const unsigned long thread = PyThread_get_thread_ident();
+    const unsigned long thread = monitor_thread();
     for (uint32_t i = monitor->frame_count; i-- > 0;) {
         if (monitor->frames[i]->hook == hook && monitor->frames[i]->thread == thread) {
             return take_frame(monitor, i);
@@ -168,7 +213,7 @@ frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook
 
 const frame *monitor_newest_frame(const monitor_object *monitor)
 {
-    const unsigned long thread = PyThread_get_thread_ident();
+    const unsigned long thread = monitor_thread();
     for (uint32_t i = monitor->frame_count; i-- > 0;) {
         if (monitor->frames[i]->thread == thread) {
             return monitor->frames[i];
@@ -187,7 +232,7 @@ void monitor_forget_backward_frames(monitor_object *monitor)
 
 bool monitor_is_running(const monitor_object *monitor, const struct module_hook *hook)
 {
-    const unsigned long thread = PyThread_get_thread_ident();
+    const unsigned long thread = monitor_thread();
     for (uint32_t i = 0; i < monitor->frame_count; i++) {
         if (monitor->frames[i]->hook == hook && monitor->frames[i]->thread == thread) {
             return true;
@@ -204,7 +249,9 @@ void monitor_free_frame(monitor_object *monitor, frame *old)
     if (old->edges != old->inline_edges) {
         tp_free(old->edges);
     }
-    passages_free(old->within);
+    if (old->within != NULL) {
+        passages_free(old->within);
+    }
     Py_DECREF((PyObject *)(void *)old->hook);
     old->next_spare = monitor->spare_frames;
     monitor->spare_frames = old;
@@ -240,7 +287,7 @@ static void forget_pending(monitor_object *monitor)
 
 void monitor_forget_forward(monitor_object *monitor)
 {
-    const unsigned long thread = PyThread_get_thread_ident();
+    const unsigned long thread = monitor_thread();
     memo_clear(&monitor->memo);
     for (uint32_t i = monitor->frame_count; i-- > 0;) {
         if (monitor->frames[i]->thread == thread) {
@@ -292,7 +339,7 @@ static bool queue_end_of_backward(monitor_object *monitor, int64_t task)
 
 bool monitor_await_end_of_backward(monitor_object *monitor, struct input_grad *grad)
 {
-    const int64_t task = core_call_int(monitor->state->graph_task_id);
+    const int64_t task = torch_graph_task(monitor->state);
     if (PyErr_Occurred()) {
         return false;
     }

@@ -4,28 +4,17 @@
 
 #include "base/mem.h"
 #include "module_hooks.h"
-
-/* Calls function() and compares the result with True. -1: an error is set. */
-static int is_true(PyObject *function)
-{
-    PyObject *value = PyObject_CallNoArgs(function);
-    if (value == NULL) {
-        return -1;
-    }
-    const bool yes = value == Py_True;
-    Py_DECREF(value);
-    return yes;
-}
+#include "torch_calls.h"
 
 /* The forward of an autograd function runs without grad mode and without forward-mode gradients;
  * no_grad leaves the latter, and inference mode says itself that it is on. */
 static int in_autograd_function(core_state *state)
 {
-    const int forward_mode = is_true(state->is_fwd_grad_enabled);
+    const int forward_mode = torch_is_true(state->is_fwd_grad_enabled);
     if (forward_mode != 0) {
         return forward_mode < 0 ? -1 : 0;
     }
-    const int inference = is_true(state->is_inference_mode);
+    const int inference = torch_is_true(state->is_inference_mode);
     return inference < 0 ? -1 : !inference;
 }
 
@@ -115,7 +104,7 @@ static enum forward_kind run_again(module_hook *hook, bool with_graph, owed_call
         memmove(found, found + 1, behind * sizeof(*found));
         return FORWARD_GRADIENTS;
     }
-    found->sequence_nr = core_call_int(state->sequence_nr);
+    found->sequence_nr = torch_sequence_nr(state);
     return PyErr_Occurred() ? FORWARD_FAILED : FORWARD_IGNORED;
 }
 
@@ -124,19 +113,17 @@ enum forward_kind forward_kind_of(module_hook *hook, PyObject *module, owed_call
 {
     core_state *state = hook->monitor->state;
     *task = -1;
-    PyObject *training = PyObject_GetAttr(module, state->name_training);
-    const int in_training = training == NULL ? -1 : PyObject_IsTrue(training);
-    Py_XDECREF(training);
+    const int in_training = torch_is_training(state, module, Py_TYPE(module) == hook->plain_type);
     if (in_training <= 0) {
         return in_training < 0 ? FORWARD_FAILED : FORWARD_IGNORED;
     }
-    const int with_graph = is_true(state->is_grad_enabled);
+    const int with_graph = torch_grad_enabled(state);
     const int counts = with_graph != 0 ? with_graph : in_autograd_function(state);
     if (counts <= 0) {
         return counts < 0 ? FORWARD_FAILED : FORWARD_IGNORED;
     }
-    *task = core_call_int(state->graph_task_id);
-    if (PyErr_Occurred()) {
+    *task = torch_graph_task(state);
+    if (*task < 0 && PyErr_Occurred()) {
         return FORWARD_FAILED;
     }
     if (*task != -1) {
@@ -162,7 +149,7 @@ bool forward_owes(module_hook *hook, uint32_t micro_step, uint32_t call)
         owed->calls = calls;
         owed->capacity = capacity;
     }
-    const int64_t sequence_nr = core_call_int(hook->monitor->state->sequence_nr);
+    const int64_t sequence_nr = torch_sequence_nr(hook->monitor->state);
     if (PyErr_Occurred()) {
         return false;
     }

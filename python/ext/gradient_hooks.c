@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "input_edges.h"
 #include "recording.h"
+#include "torch_calls.h"
 
 /* One row that a gradient goes to. */
 typedef struct target {
@@ -111,8 +112,8 @@ static bool record_targets(const output_grad *grad, PyObject *tensor, bool of_ba
         return true;
     }
     reading values;
-    const int result = reading_take(
-        first->monitor, &view, tensor_view_bytes(&view) > READ_AGAIN_BYTES, first->name, &values);
+    const int result =
+        reading_take(first->monitor, &view, view.bytes > READ_AGAIN_BYTES, first->name, &values);
     bool ok = result != READ_FAILED;
     if (of_base) {
         values.ndim = grad->ndim;
@@ -134,7 +135,7 @@ static bool record_targets(const output_grad *grad, PyObject *tensor, bool of_ba
 /* The backward that runs has come to a node of this row's forward. False: an error is set. */
 static bool note_forward(monitor_object *monitor, const target *row)
 {
-    const int64_t task = core_call_int(monitor->state->graph_task_id);
+    const int64_t task = torch_graph_task(monitor->state);
     if (PyErr_Occurred()) {
         return false;
     }
@@ -164,7 +165,7 @@ static bool note_forward(monitor_object *monitor, const target *row)
  * leaf's own. False: it has nothing for this leaf's rows, or an error is set. */
 static bool is_own_backward(output_grad *grad, const monitor_object *monitor)
 {
-    const int64_t task = core_call_int(monitor->state->graph_task_id);
+    const int64_t task = torch_graph_task(monitor->state);
     if (PyErr_Occurred()) {
         return false;
     }
@@ -471,7 +472,7 @@ bool input_grad_finish(input_grad *leader)
         return true;
     }
     reading values;
-    const int result = reading_take(monitor, &view, tensor_view_bytes(&view) > READ_AGAIN_BYTES,
+    const int result = reading_take(monitor, &view, view.bytes > READ_AGAIN_BYTES,
                                     leader->row.hook->name, &values);
     const bool ok =
         result == READ_OK ? record_target(&leader->row, &values) : result == READ_NOTHING;
@@ -484,7 +485,7 @@ static bool take_parts(input_grad *part, PyObject *grad_inputs)
 {
     input_grad *leader = part->leader == NULL ? part : part->leader;
     if (leader->expected > 1) {
-        const int64_t task = core_call_int(leader->row.hook->monitor->state->graph_task_id);
+        const int64_t task = torch_graph_task(leader->row.hook->monitor->state);
         if (PyErr_Occurred()) {
             return false;
         }

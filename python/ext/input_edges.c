@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "gradient_hooks.h"
 #include "graph_walk.h"
+#include "torch_calls.h"
 
 int requires_grad(core_state *state, PyObject *tensor)
 {
@@ -109,7 +110,7 @@ bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *i
         }
     }
     if (hook->monitor->follows_inputs) {
-        running->entry_sequence_nr = core_call_int(state->sequence_nr);
+        running->entry_sequence_nr = torch_sequence_nr(state);
     }
     return !PyErr_Occurred();
 }
@@ -215,7 +216,7 @@ static bool hand_on(walk *way, uint32_t edge, const found_use *uses, uint32_t co
         .node = Py_NewRef(from->node),
         .output_nr = from->output_nr,
         .entry = running->entry_sequence_nr,
-        .exit = core_call_int(way->state->sequence_nr),
+        .exit = torch_sequence_nr(way->state),
     };
     Py_INCREF((PyObject *)running->hook);
     bool ok = !PyErr_Occurred();
@@ -280,7 +281,7 @@ static bool settle(walk *way, handed_on *input, const found_use *uses, uint32_t 
     }
     /* Nobody out there has it but by the way of this output. */
     input->any = input->any || made_here;
-    input->exit = core_call_int(way->state->sequence_nr);
+    input->exit = torch_sequence_nr(way->state);
     return !PyErr_Occurred() && hand_to(outer, input);
 }
 

@@ -8,6 +8,7 @@
 #include "input_edges.h"
 #include "recording.h"
 #include "structure.h"
+#include "torch_calls.h"
 
 static bool is_linear(const core_state *state, PyObject *module)
 {
@@ -50,6 +51,9 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     hook->root = root;
     hook->recorded = recorded;
     hook->linear = is_linear(monitor->state, args[0]);
+    if (torch_is_in_dict(Py_TYPE(args[0]), monitor->state->name_training)) {
+        hook->plain_type = (PyTypeObject *)(void *)Py_NewRef((PyObject *)Py_TYPE(args[0]));
+    }
     hook->filter =
         side_filter_of(monitor->config, target < 0 ? NULL : &monitor->config->targets[target]);
     monitor->follows_inputs |= hook->recorded && side_is_wanted(&hook->filter, SIDE_INPUT_GRAD);
@@ -84,6 +88,7 @@ static void hook_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     Py_XDECREF((PyObject *)hook->monitor);
     Py_XDECREF(hook->module);
+    Py_XDECREF((PyObject *)hook->plain_type);
     tp_free(hook->name);
     free_sites(hook->activations);
     free_sites(hook->gradients);
@@ -153,7 +158,7 @@ static bool record_side(module_hook *hook, const frame *running, enum side side,
     for (uint32_t i = 0; i < tensors->count; i++) {
         reading values;
         const tensor_view *view = &tensors->items[i];
-        const bool remember = shared || tensor_view_bytes(view) > READ_AGAIN_BYTES;
+        const bool remember = shared || view->bytes > READ_AGAIN_BYTES;
         const int result = reading_take(hook->monitor, view, remember, hook->name, &values);
         if (result == READ_FAILED) {
             return false;
@@ -224,6 +229,12 @@ static bool take_inputs(module_hook *hook, frame *running, PyObject *const *args
     return ok;
 }
 
+/* args: the arguments, then the keyword ones. Who names inputs hears of it when there are none. */
+static bool may_have_inputs(const module_hook *hook, PyObject *const *args)
+{
+    return PyTuple_Size(args[0]) > 0 || PyDict_Size(args[1]) > 0 || hook->filter.by_spec;
+}
+
 /* Counts the call, or finds the one that is run again, and takes the inputs. */
 static bool begin_recorded(module_hook *hook, frame *running, enum forward_kind kind,
                            const owed_call *paid, PyObject *const *args)
@@ -241,7 +252,8 @@ static bool begin_recorded(module_hook *hook, frame *running, enum forward_kind 
     }
     running->values = kind != FORWARD_GRADIENTS && !config->backward_only;
     running->gradients = kind != FORWARD_VALUES && !config->forward_only;
-    if ((running->values || running->gradients) && !take_inputs(hook, running, args)) {
+    const bool takes = running->gradients || (running->values && may_have_inputs(hook, args));
+    if (takes && !take_inputs(hook, running, args)) {
         running->values = running->gradients = false;
         return false;
     }
@@ -310,12 +322,14 @@ static PyObject *hook_forward_pre(PyObject *self, PyObject *const *args, Py_ssiz
         Py_RETURN_NONE;
     }
     monitor_object *monitor = hook->monitor;
-    const uint64_t begin = monitor_now(monitor);
+    const bool quick = !hook->root && monitor->config->forward_only;
+    const stopwatch watch =
+        stopwatch_start(monitor, quick, STOPWATCH_BEFORE, may_have_inputs(hook, args + 1));
     PyObject *hidden = core_hide_from_functions(monitor->state);
     const bool ok = enter(hook, args);
     core_show(hidden);
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
-    monitor_add_time(monitor, begin);
+    stopwatch_stop(monitor, &watch);
     return result;
 }
 
@@ -331,15 +345,16 @@ static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     if (running == NULL) {
         Py_RETURN_NONE; /* the hooks were registered while it ran */
     }
-    const uint64_t begin = monitor_now(monitor);
     const bool recorded = running->values || running->gradients;
+    const bool quick = !hook->root && !running->gradients;
+    const stopwatch watch = stopwatch_start(monitor, quick, STOPWATCH_AFTER, recorded);
     monitor->exporting = monitor->exporting && !hook->root;
     PyObject *hidden = recorded ? core_hide_from_functions(monitor->state) : NULL;
     const bool ok = !recorded || leave(hook, running, args + 1);
     core_show(hidden);
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_free_frame(monitor, running);
-    monitor_add_time(monitor, begin);
+    stopwatch_stop(monitor, &watch);
     return result;
 }
 

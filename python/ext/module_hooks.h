@@ -31,9 +31,10 @@ typedef struct compiled_calls {
 
 /* Python sees the methods forward_pre and forward, which are registered with the module. */
 typedef struct module_hook {
-    PyObject ob_base;        /* as PyObject_HEAD */
-    monitor_object *monitor; /* owned; NULL in an inert hook */
-    PyObject *module;        /* weak reference: the one module that is watched */
+    PyObject ob_base;         /* as PyObject_HEAD */
+    monitor_object *monitor;  /* owned; NULL in an inert hook */
+    PyObject *module;         /* weak reference: the one module that is watched */
+    PyTypeObject *plain_type; /* owned; of the module, if "training" is in its dict; or NULL */
     char *name;
     int32_t vpp_stage;
     bool root;             /* its training forwards count the micro steps */

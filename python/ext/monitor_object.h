@@ -2,6 +2,8 @@
 #ifndef TP_EXT_MONITOR_OBJECT_H
 #define TP_EXT_MONITOR_OBJECT_H
 
+#include <pthread.h>
+
 #include "base/clock.h"
 #include "core.h"
 #include "memo.h"
@@ -86,7 +88,11 @@ typedef struct monitor_object {
     uint32_t op_count;
 
     tp_quick_clock clock;
-    uint64_t hook_ns; /* own time in hooks of the open step, as far as the step hasn't got it */
+    uint64_t hook_ns;     /* own time in hooks of the open step, as far as the step hasn't got it */
+    uint32_t untimed;     /* quick hooks until one is timed */
+    uint32_t quick_ns[2]; /* what the timed ones take on average, by enum stopwatch_kind */
+    bool is_busy;         /* the hook that runs has read more than a quick one does */
+    bool is_fresh;        /* it has read the clock, and little else */
     uint64_t steps_ended;
     uint32_t most_forwards;   /* micro steps of the longest step so far */
     bool reduced_only;        /* parameters' gradients may be sums over processes */
@@ -173,8 +179,28 @@ static inline uint64_t monitor_now(monitor_object *monitor)
 /* Adds the time since begin to the monitor's own time. */
 void monitor_add_time(monitor_object *monitor, uint64_t begin);
 
+/* Of a hook around a forward. A quick one, which reads small tensors or none, would spend a fifth
+ * of its time on the clock: one of thirteen is timed, and the others are taken to take as long. */
+enum stopwatch_kind { STOPWATCH_BEFORE, STOPWATCH_AFTER };
+typedef struct stopwatch {
+    bool quick; /* unless it comes to do more */
+    bool timed;
+    enum stopwatch_kind kind;
+    uint64_t begin;
+} stopwatch;
+
+/* reads: it may read a tensor. */
+stopwatch stopwatch_start(monitor_object *monitor, bool quick, enum stopwatch_kind kind,
+                          bool reads);
+void stopwatch_stop(monitor_object *monitor, const stopwatch *watch);
+
 /* Gives that time to the open step. Before it ends. */
 void monitor_hand_over_time(monitor_object *monitor);
+
+static inline unsigned long monitor_thread(void)
+{
+    return (unsigned long)pthread_self();
+}
 
 /* Frames. One is made and filled first, then pushed: while it is filled the GIL may be released,
  * and what is pushed may be forgotten by another thread. new returns NULL, push false with an error

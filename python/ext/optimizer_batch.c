@@ -124,7 +124,7 @@ static void add(optimizer_batch *batch, watched *entry, const tensor_view *view,
     if (size > 0 && view->data.strides != NULL) {
         memcpy(item->strides, view->data.strides, size);
     }
-    batch->bytes += tensor_view_bytes(view);
+    batch->bytes += view->bytes;
 }
 
 bool optimizer_batch_add(optimizer_batch *batch, watched *entry, PyObject *tensor, int first,

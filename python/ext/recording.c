@@ -90,7 +90,7 @@ uint32_t reading_threads(core_state *state)
 
 static tp_status compute(monitor_object *monitor, const tensor_view *view, tp_stats *stats)
 {
-    const uint64_t bytes = tensor_view_bytes(view);
+    const uint64_t bytes = view->bytes;
     tp_stats_options options = {.eps = monitor->config->eps, .threads = 1};
     if (bytes >= TP_SPLIT_BYTES) {
         options.threads = reading_threads(monitor->state);
@@ -154,6 +154,10 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
         return monitor_unreadable(monitor, view, name) ? READ_NOTHING : READ_FAILED;
     }
     const bool by_torch = view->on_device || monitor->config->device_path == TP_DEVICE_PATH_TORCH;
+    if (by_torch || view->bytes > QUICK_BYTES) {
+        monitor->is_busy = true;
+        monitor->is_fresh = false;
+    }
 
     int64_t version = -1;
     if (remember) {
@@ -238,7 +242,8 @@ static bool define_shape(monitor_object *monitor, const reading *values, site *p
 /* Where nobody ends the step meanwhile, no lock is needed. */
 static tp_record *reserve(monitor_object *monitor, uint32_t key, tp_step **step)
 {
-    const uint64_t now = monitor_now(monitor);
+    const uint64_t now = monitor->is_fresh ? monitor->clock.last : monitor_now(monitor);
+    monitor->is_fresh = false;
     *step = monitor->step;
     return *step != NULL ? tp_step_reserve(*step, key, now)
                          : tp_monitor_reserve(monitor->monitor, key, now, step);

@@ -23,6 +23,9 @@ typedef struct reading {
 /* A smaller tensor is read again in less time than it takes to remember that it has been read. */
 #define READ_AGAIN_BYTES 1024
 
+/* A hook that reads no larger ones is quick. */
+#define QUICK_BYTES 4096
+
 /* Reads the tensor (GIL released from 4 MiB on). remember: look into the memo first, and remember.
  * The view must stay open while the reading is used. name is for the warning. */
 int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,

@@ -186,14 +186,13 @@ static bool host_can_read(int32_t device)
            device == DL_CUDA_MANAGED;
 }
 
-static bool is_empty(const dl_tensor *dl)
+static uint64_t bytes_of(const tp_tensor *data)
 {
-    for (int32_t i = 0; i < dl->ndim; i++) {
-        if (dl->shape[i] == 0) {
-            return true;
-        }
+    uint64_t bytes = tp_dtype_size(data->dtype);
+    for (uint32_t i = 0; i < data->ndim; i++) {
+        bytes *= (uint64_t)data->shape[i];
     }
-    return false;
+    return bytes;
 }
 
 static bool is_same_attribute(PyObject *a, PyObject *b, const char *name)
@@ -285,12 +284,13 @@ static bool fill_view(core_state *state, PyObject *whole, tensor_view *view, boo
     view->data.ndim = (uint32_t)dl.ndim;
     view->data.shape = dl.shape;
     view->data.strides = dl.strides;
+    view->bytes = bytes_of(&view->data);
     view->data.data = dl.data == NULL ? NULL : (const char *)dl.data + dl.byte_offset;
     if (view->data.dtype == TP_DTYPE_NONE) {
         view->why = "its dtype is not supported";
     } else if (dl.ndim > TP_MAX_DIMS) {
         view->why = "it has too many dimensions";
-    } else if (dl.data == NULL && !is_empty(&dl)) {
+    } else if (dl.data == NULL && view->bytes > 0) {
         view->why = "its memory has been freed";
     } else if (!host_can_read(dl.device.type)) {
         view->why = "it is on a device";
@@ -335,17 +335,10 @@ void tensor_view_close(tensor_view *view)
 {
     Py_CLEAR(view->capsule);
     Py_CLEAR(view->inner);
-    core_show(view->guard);
-    view->guard = NULL;
-}
-
-uint64_t tensor_view_bytes(const tensor_view *view)
-{
-    uint64_t bytes = tp_dtype_size(view->data.dtype);
-    for (uint32_t i = 0; i < view->data.ndim; i++) {
-        bytes *= (uint64_t)view->data.shape[i];
+    if (view->guard != NULL) {
+        core_show(view->guard);
+        view->guard = NULL;
     }
-    return bytes;
 }
 
 void tensor_list_init(tensor_list *list)

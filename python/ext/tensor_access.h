@@ -16,6 +16,7 @@ typedef struct tensor_view {
     const char *why; /* NULL: data can be read; else why not, static */
     bool on_device;  /* why says so, and nothing else is in the way: torch can read it there */
     tp_tensor data;  /* shape and strides are borrowed from the tensor */
+    uint64_t bytes;  /* of its elements, expanded dimensions included */
 } tensor_view;
 
 enum type_kind tensor_type_kind(core_state *state, PyTypeObject *type);
@@ -27,9 +28,6 @@ bool tensor_view_open(core_state *state, PyObject *tensor, tensor_view *view);
 /* Likewise for integers and bools, too: true for every tensor. */
 bool tensor_view_open_any(core_state *state, PyObject *tensor, tensor_view *view);
 void tensor_view_close(tensor_view *view);
-
-/* The elements' bytes, expanded dimensions included. */
-uint64_t tensor_view_bytes(const tensor_view *view);
 
 /* The tensors of one side of a module, in order. */
 #define TENSOR_LIST_INLINE 8
