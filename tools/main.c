@@ -16,6 +16,7 @@ static const struct command {
     {"recover", tp_tool_recover,
      "bring csv, TensorBoard, SQLite and alert files up to the journal's end"},
     {"diff", tp_tool_diff, "find the step and tensor at which two runs part"},
+    {"export", tp_tool_export, "write what was recorded as parquet, csv, trend.db …"},
     {"init", tp_tool_init, "print a configuration to begin with"},
     {"backtest", tp_tool_backtest, "run alert rules over what was recorded"},
     {"check", tp_tool_check, "validate a configuration file, and say what it will do"},

@@ -125,5 +125,6 @@ PyObject *core_inert_hook(PyObject *module, PyObject *unused);
 
 /* _core.find_journals(directory): those in and below it. */
 PyObject *core_find_journals(PyObject *module, PyObject *path);
+PyObject *core_export_journal(PyObject *module, PyObject *args);
 
 #endif

@@ -363,6 +363,11 @@ static PyMethodDef module_methods[] = {
     {"find_journals", core_find_journals, METH_O,
      "find_journals(directory, /)\n--\n\nThe directories in and below this one that hold a "
      "journal."},
+    {"export_journal", core_export_journal, METH_VARARGS,
+     "export_journal(journal, sink, directory, /)\n--\n\nWrites what the journal of a run "
+     "directory has with the sink of this name (csv, tensorboard, sqlite) into another directory, "
+     "which "
+     "exists; returns how many steps."},
     {"compute_adam", (PyCFunction)(void (*)(void))core_compute_adam, METH_VARARGS | METH_KEYWORDS,
      "compute_adam(exp_avg, exp_avg_sq, *, beta1=0.9, beta2=0.999, eps=1e-08, step=0.0, "
      "zeros_eps=1e-08, histogram=None, isa=None)\n--\n\nStatistics of Adam's update and ratio from "

@@ -177,6 +177,9 @@ class Table:
     def __arrow_c_schema__(self) -> object: ...
 
 def find_journals(directory: str | os.PathLike[str], /) -> list[str]: ...
+def export_journal(
+    journal: str | os.PathLike[str], sink: str, directory: str | os.PathLike[str], /
+) -> int: ...
 def compute_stats(
     tensor: torch.Tensor,
     eps: float = 1e-8,

@@ -48,9 +48,8 @@ void tp_follow_names(const char *directory, tp_buf *names)
     }
 }
 
-/* Options for a sink of the directory: as it had them, or another one there, or by default. */
-static tp_status find_options(const tp_sink *sink, tp_sink_options *options,
-                              uint32_t ops[TP_OP_COUNT], tp_error *error)
+tp_status tp_follow_options(const tp_sink *sink, tp_sink_options *options,
+                            uint32_t ops[TP_OP_COUNT], tp_error *error)
 {
     bool found;
     tp_status status =
@@ -79,7 +78,7 @@ static tp_status find_options(const tp_sink *sink, tp_sink_options *options,
     return status;
 }
 
-static const tp_sink *find_sink(const char *name)
+const tp_sink *tp_follow_sink(const char *name)
 {
     for (size_t i = 0; i < SINKS; i++) {
         if (strcmp(sinks[i]->name, name) == 0) {
@@ -91,7 +90,7 @@ static const tp_sink *find_sink(const char *name)
 
 bool tp_follow_is_name(const char *name)
 {
-    return find_sink(name) != NULL;
+    return tp_follow_sink(name) != NULL;
 }
 
 tp_status tp_follow_anew(const char *directory, const char *name, uint64_t *steps, tp_error *error)
@@ -100,9 +99,9 @@ tp_status tp_follow_anew(const char *directory, const char *name, uint64_t *step
     char file[80];
     uint32_t ops[TP_OP_COUNT];
     tp_sink_options options = {.directory = directory};
-    const tp_sink *sink = find_sink(name);
+    const tp_sink *sink = tp_follow_sink(name);
     *steps = 0;
-    tp_status status = find_options(sink, &options, ops, error);
+    tp_status status = tp_follow_options(sink, &options, ops, error);
     if (status != TP_OK) {
         return status;
     }

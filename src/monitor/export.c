@@ -1,0 +1,85 @@
+#include "monitor/export.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "monitor/follow.h"
+
+static const tp_key *reader_key(const void *source, uint32_t id)
+{
+    return tp_reader_key(source, id);
+}
+
+static const int64_t *reader_shape(const void *source, uint32_t id, uint32_t *ndim)
+{
+    return tp_reader_shape(source, id, ndim);
+}
+
+static tp_status write_item(const tp_sink *sink, void *private, const tp_item *item,
+                            const tp_names *names, uint64_t *steps, tp_error *error)
+{
+    const tp_batch *batch = &item->batch;
+    if (item->type == TP_ITEM_ALERTS && sink->write_alerts != NULL) {
+        return sink->write_alerts(private, batch->step, batch->records, batch->count, names, error);
+    }
+    if (item->type != TP_ITEM_BATCH || (batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) != 0) {
+        return TP_OK;
+    }
+    *steps += 1;
+    return sink->write(private, batch, names, error);
+}
+
+static tp_status write_all(const tp_sink *sink, void *private, tp_reader *reader, uint64_t *steps,
+                           tp_error *error)
+{
+    const tp_names names = {reader, reader_key, reader_shape};
+    tp_status status = TP_OK;
+    while (status == TP_OK) {
+        tp_item item;
+        char text[1024];
+        status = tp_reader_next(reader, &item, error);
+        if (status == TP_OK) {
+            status = write_item(sink, private, &item, &names, steps, error);
+        } else if (status == TP_ERR_CORRUPT) {
+            tp_log(TP_LOG_WARNING, "%s", tp_error_format(error, text, sizeof text));
+            status = TP_OK;
+        }
+    }
+    if (status == TP_END) {
+        status = sink->flush != NULL ? sink->flush(private, error) : TP_OK;
+    }
+    return status;
+}
+
+tp_status tp_export_journal(const char *journal, const char *name, const char *directory,
+                            uint64_t *steps, tp_error *error)
+{
+    uint32_t ops[TP_OP_COUNT];
+    tp_sink_options options = {.directory = journal};
+    tp_reader *reader = NULL;
+    const tp_sink *sink = tp_follow_sink(name);
+    *steps = 0;
+    tp_status status = tp_follow_options(sink, &options, ops, error);
+    if (status == TP_OK) {
+        status = tp_reader_open(&reader, journal, error);
+    }
+    if (status != TP_OK) {
+        return status;
+    }
+    options.directory = directory;
+    options.rank = tp_reader_run(reader)->rank;
+    void *private = tp_calloc(1, sink->private_size);
+    if (private == NULL) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory to export %s", journal);
+    } else {
+        status = sink->open(private, &options, NULL, 0, error);
+        if (status == TP_OK) {
+            status = write_all(sink, private, reader, steps, error);
+        }
+        sink->close(private);
+        tp_free(private);
+    }
+    tp_reader_close(&reader);
+    return status;
+}
