@@ -23,7 +23,10 @@ typedef struct tp_monitor_options {
     const char *run_id;      /* NULL: made from the clock and the process */
     int32_t pp_stage;        /* -1: none */
     uint32_t watch_defaults; /* 0: defaults of TrainerMon's configuration, 1: those of watch() */
-    uint64_t start_step;     /* number of the first step */
+    uint64_t start_step;     /* number of the first step; 0 with resume: behind the last one */
+    const char *resume; /* the id of a run, or the directory of one of its ranks: this rank goes on
+                           in its directory, as another attempt; one that has none gets a new one.
+                           NULL: as the configuration's append_output says */
 } tp_monitor_options;
 
 /* What the monitor knows about itself. Counters since open. */

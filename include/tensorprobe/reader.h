@@ -68,6 +68,12 @@ TP_API tp_status tp_reader_seek(tp_reader *reader, tp_position position, tp_erro
 TP_API void tp_reader_limit(tp_reader *reader, uint64_t first, uint64_t last,
                             uint32_t headers_only);
 
+/* A run that was started again from a checkpoint may have recorded steps twice. Of these the reader
+ * hands out what the latest attempt has: nothing of an attempt from the first step of a later one
+ * on, as far as there were attempts when the reader was opened. (Who follows a growing journal
+ * meets a new attempt by tp_batch.attempt.) From this call on it hands out everything. */
+TP_API void tp_reader_all_attempts(tp_reader *reader);
+
 /* From now on tp_reader_next hands out overviews instead of batches and alerts: spans of at most so
  * many steps (0: of all steps of a segment), each within one segment. Segments that have ended keep
  * some for every 16, 256 … steps, and one for all; where these don't do, they are made from the

@@ -5,45 +5,12 @@
 
 #include "base/mem.h"
 #include "config_object.h"
+#include "errors.h"
 #include "metrics.h"
 #include "module_hooks.h"
 #include "optimizer_hooks.h"
 #include "recording.h"
 #include "scalars.h"
-
-static void raise_open_error(const core_state *state, const tp_error *error)
-{
-    char text[1024];
-    tp_error_format(error, text, sizeof(text));
-    if (error->code == TP_ERR_NOMEM) {
-        PyErr_NoMemory();
-        return;
-    }
-    PyObject *kind = error->code == TP_ERR_CONFIG     ? state->config_error
-                     : error->code == TP_ERR_ARGUMENT ? PyExc_ValueError
-                     : error->code == TP_ERR_NOTFOUND ? PyExc_FileNotFoundError
-                                                      : PyExc_OSError;
-    PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
-    PyObject *raised = message == NULL ? NULL : PyObject_CallFunctionObjArgs(kind, message, NULL);
-    Py_XDECREF(message);
-    if (raised == NULL) {
-        return;
-    }
-    if (error->code == TP_ERR_CONFIG) {
-        PyObject *values[] = {
-            PyUnicode_DecodeFSDefault(error->file), PyLong_FromUnsignedLong(error->line),
-            PyLong_FromUnsignedLong(error->column), PyUnicode_FromString(error->field)};
-        const char *names[] = {"file", "line", "column", "field"};
-        for (int i = 0; i < 4; i++) {
-            if (values[i] == NULL || PyObject_SetAttrString(raised, names[i], values[i]) != 0) {
-                PyErr_Clear();
-            }
-            Py_XDECREF(values[i]);
-        }
-    }
-    PyErr_SetObject(kind, raised);
-    Py_DECREF(raised);
-}
 
 /* For "O&": a path in the file system's encoding as an owned bytes object, NULL for None. */
 static int convert_path(PyObject *value, void *place)
@@ -85,7 +52,7 @@ static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *opti
     if (status != TP_OK) {
         error.code = status;
         self->monitor = NULL;
-        raise_open_error(self->state, &error);
+        errors_raise(self->state, &error);
         Py_DECREF((PyObject *)self);
         return NULL;
     }
@@ -96,19 +63,20 @@ static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *opti
 
 static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"config_json", "config_path", "rank",     "output_dir",
-                            "run_id",      "watch",       "pp_stage", NULL};
+    static char *names[] = {"config_json", "config_path", "rank",   "output_dir", "run_id",
+                            "watch",       "pp_stage",    "resume", NULL};
     tp_monitor_options options;
     tp_monitor_defaults(&options);
     PyObject *config_path = NULL;
     PyObject *output_dir = NULL;
+    PyObject *resume = NULL;
     PyObject *monitor = NULL;
     long long rank = 0;
     int watch = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zO&LO&zpi:Monitor", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zO&LO&zpiO&:Monitor", names,
                                      &options.config_text, convert_path, &config_path, &rank,
                                      convert_path, &output_dir, &options.run_id, &watch,
-                                     &options.pp_stage)) {
+                                     &options.pp_stage, convert_path, &resume)) {
         return NULL; /* a path that had been converted is freed */
     }
     if (rank < 0 || rank > UINT32_MAX) {
@@ -117,6 +85,7 @@ static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     options.config_path = path_text(config_path);
     options.output_dir = path_text(output_dir);
+    options.resume = path_text(resume);
     options.rank = (uint32_t)rank;
     options.watch_defaults = (uint32_t)watch;
     monitor = open_monitor(type, &options);
@@ -124,6 +93,7 @@ static PyObject *monitor_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 end:
     Py_XDECREF(config_path);
     Py_XDECREF(output_dir);
+    Py_XDECREF(resume);
     return monitor;
 }
 
@@ -214,6 +184,45 @@ static PyObject *monitor_start_at_step(PyObject *object, PyObject *number)
     Py_RETURN_NONE;
 }
 
+static PyObject *monitor_go_on(PyObject *object, PyObject *run)
+{
+    monitor_object *self = (monitor_object *)object;
+    PyObject *path = NULL;
+    if (!is_open(self) || !convert_path(run, &path)) {
+        return NULL;
+    }
+    tp_error error = {0};
+    tp_status status = TP_ERR_ARGUMENT;
+    if (path != NULL) {
+        Py_BEGIN_ALLOW_THREADS;
+        status = tp_monitor_go_on(self->monitor, path_text(path), &error);
+        Py_END_ALLOW_THREADS;
+        self->collecting = tp_monitor_is_collecting(self->monitor);
+    }
+    Py_XDECREF(path);
+    if (status == TP_ERR_STATE) {
+        PyErr_SetString(PyExc_RuntimeError, error.message);
+        return NULL;
+    }
+    if (status != TP_OK) {
+        error.code = status;
+        errors_raise(self->state, &error);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *monitor_run(PyObject *object, void *Py_UNUSED(closure))
+{
+    const monitor_object *self = (monitor_object *)object;
+    if (!is_open(self)) {
+        return NULL;
+    }
+    const tp_run_info *run = tp_monitor_run(self->monitor);
+    return Py_BuildValue("{s:s,s:I,s:I}", "run_id", run->run_id, "rank", run->rank, "attempt",
+                         run->attempt);
+}
+
 static PyObject *monitor_configure(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"config_json", "config_path", NULL};
@@ -229,7 +238,7 @@ static PyObject *monitor_configure(PyObject *object, PyObject *args, PyObject *k
     Py_XDECREF(path);
     if (status != TP_OK) {
         error.code = status;
-        raise_open_error(self->state, &error);
+        errors_raise(self->state, &error);
         return NULL;
     }
     take_config(self);
@@ -498,6 +507,9 @@ static PyMethodDef monitor_methods[] = {
      "resume($self, /)\n--\n\nCollects from the open step on, as often as configured."},
     {"start_at", monitor_start_at_step, METH_O,
      "start_at($self, step, /)\n--\n\nNumbers the open step, in which nothing has been recorded."},
+    {"go_on", monitor_go_on, METH_O,
+     "go_on($self, run, /)\n--\n\nGoes on in the directory of an earlier start: the id of its "
+     "run, or the directory of one of its ranks. In front of the first record."},
     {"activations", monitor_activations, METH_NOARGS,
      "activations($self, /)\n--\n\nThe activations and their gradients that the open step has so "
      "far: quantity, vpp stage, row, micro step, values by op."},
@@ -539,6 +551,7 @@ static PyMethodDef monitor_methods[] = {
 
 static PyGetSetDef monitor_properties[] = {
     {"directory", monitor_directory, NULL, "The directory of this rank's run.", NULL},
+    {"run", monitor_run, NULL, "The run's id, the rank and the attempt.", NULL},
     {"config", monitor_config, NULL, "The validated configuration.", NULL},
     {"collecting", monitor_get_collecting, NULL, "Whether the open step is collected.", NULL},
     {"open_step", monitor_open_step, NULL, "The number of the open step.", NULL},
@@ -557,10 +570,10 @@ static PyType_Slot monitor_slots[] = {
     {Py_tp_dealloc, monitor_dealloc},
     {Py_tp_methods, monitor_methods},
     {Py_tp_getset, monitor_properties},
-    {Py_tp_doc,
-     "Monitor(config_json=None, config_path=None, rank=0, output_dir=None, run_id=None, "
-     "watch=False, pp_stage=-1)\n--\n\nOne rank's monitor. ConfigError when the configuration is "
-     "wrong."},
+    {Py_tp_doc, "Monitor(config_json=None, config_path=None, rank=0, output_dir=None, run_id=None, "
+                "watch=False, pp_stage=-1, resume=None)\n--\n\nOne rank's monitor. ConfigError "
+                "when the configuration is "
+                "wrong."},
     {0, NULL},
 };
 

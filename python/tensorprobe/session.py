@@ -15,6 +15,7 @@ from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
 from tensorprobe._messages import complain, say, warn
 from tensorprobe._optimizers import Metrics, Optimizers, on_step
 from tensorprobe._ranks import world_size
+from tensorprobe._resume import load_state, state_of
 from tensorprobe._structure import StructurePrinter
 from tensorprobe._targets import Selection, WatchedModule, in_functional_call
 from tensorprobe.journal import Alert, Journal
@@ -448,6 +449,19 @@ class Session:
             self._has_warned_of_closed = True
             complain(f"log_scalar({name!r}, …) after close(): it isn't recorded")
         self._monitor.log_scalar(name, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: which run it is, and at which step."""
+        return state_of(self._monitor, self._directory)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in the directory of the run that saved this, with the step it was at.
+
+        To be called between two steps, in a new process before the first one. What that run had of
+        this step and of later ones no longer counts. Any rank's state will do.
+        """
+        if self._pid == os.getpid() and not self._closed:
+            self._directory = load_state(self._monitor, state)
 
     def step(self) -> None:
         """Ends the step by hand, for training loops whose optimizer has no ``step`` hooks."""

@@ -12,6 +12,7 @@ from tensorprobe._arguments import check_model, kind
 from tensorprobe._config_file import ConfigSource, config_source, is_watched
 from tensorprobe._optimizers import Metrics, torch_optimizer
 from tensorprobe._ranks import launch_id, pipeline_stage, this_rank
+from tensorprobe._resume import check_start, start_at
 from tensorprobe.journal import Alert
 from tensorprobe.session import Session
 
@@ -56,8 +57,9 @@ class TrainerMon:
     config_file_path: the path of a JSON file, or the same as a dict. process_group: that of the
     pipeline; this process's place in it is the pipeline stage. params_have_main_grad: parameters
     may carry their gradient in ``main_grad`` (as Megatron does); where it is absent ``grad`` is
-    read. opt_ty is accepted for its callers' sake. Raises ConfigError (a ValueError) when the
-    configuration is wrong.
+    read. opt_ty is accepted for its callers' sake. resume: the id of an earlier run, or the
+    directory of one of its ranks, to go on in, as ``append_output`` does by times. Raises
+    ConfigError (a ValueError) when the configuration is wrong.
     """
 
     _shared_optimizer: ClassVar[weakref.ref[torch.optim.Optimizer] | None] = None
@@ -73,6 +75,7 @@ class TrainerMon:
         output_dir: str | os.PathLike[str] | None = None,
         rank: int | None = None,
         run_id: str | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(process_group, bool):
             raise TypeError(
@@ -95,6 +98,7 @@ class TrainerMon:
             output_dir=None if output_dir is None else os.fspath(output_dir),
             run_id=launch_id() if run_id is None else run_id,
             pp_stage=pipeline_stage(process_group),
+            resume=resume,
             **config_source(config_file_path),
         )
         TrainerMon._instances.add(self)
@@ -150,12 +154,8 @@ class TrainerMon:
         if self._session is not None:
             raise RuntimeError("the monitor has been attached to a model already")
         check_model(model, "set_monitor")
-        if isinstance(start_iteration, bool) or not isinstance(start_iteration, int):
-            raise TypeError(f"start_iteration is an integer, not {start_iteration!r}")
-        if start_iteration < 0:
-            raise ValueError(f"start_iteration is not negative; it is {start_iteration}")
-        if start_iteration > 0:
-            self._monitor.start_at(start_iteration)
+        check_start(start_iteration)
+        start_at(self._monitor, start_iteration or None)
         if optimizer is not None:
             self._own_optimizer = optimizer
         shared = TrainerMon._shared_optimizer
@@ -266,6 +266,14 @@ class TrainerMon:
     def reload_xy(self, xy_distribution: bool = False) -> None:
         """Records activations from the next forward on, or no longer."""
         self._attached().hook_modules(xy_distribution)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps, so that ``load_state_dict`` goes on in this directory."""
+        return self._attached().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in the directory of the run that saved this, with the step it was at."""
+        self._attached().load_state_dict(state)
 
     def _attached(self) -> Session:
         if self._session is None:

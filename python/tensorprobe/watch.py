@@ -10,6 +10,7 @@ from tensorprobe import _core
 from tensorprobe._arguments import check_model
 from tensorprobe._config_file import ConfigSource, config_source
 from tensorprobe._ranks import launch_id, this_rank
+from tensorprobe._resume import start_at
 from tensorprobe.session import Session
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ def watch(
     output_dir: str | os.PathLike[str] | None = None,
     rank: int | None = None,
     run_id: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    start_iteration: int | None = None,
     **shortcuts: Any,
 ) -> Session:
     """Watches everything in the model until ``close()``, or to the end of a ``with`` block.
@@ -35,6 +38,9 @@ def watch(
     steps and has a parameter of the model, which may be made later.
     output_dir: default is TENSORPROBE_OUTPUT_DIR, else ``./monitor_output``. model: several are
     the chunks of a virtual pipeline, in order.
+    resume: the id of an earlier run, or the directory of one of its ranks: this rank goes on in its
+    directory, as another attempt. start_iteration: the number of the first step, by default 0, or
+    behind the last one of what is resumed.
     Raises ConfigError (a ValueError) when the configuration is wrong.
     """
     check_model(model, "watch")
@@ -51,6 +57,8 @@ def watch(
         output_dir=None if output_dir is None else os.fspath(output_dir),
         run_id=launch_id() if run_id is None else run_id,
         watch=True,
+        resume=resume,
         **config_source(config),
     )
+    start_at(monitor, start_iteration)
     return Session(monitor, model, optimizer, rank=rank)

@@ -267,8 +267,8 @@ static const tp_config_field root_fields[] = {
      .schema = "\"type\": \"array\", \"items\": {\"type\": \"string\", \"pattern\": "
                "\"^[A-Z][a-z]{2}[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}$\"}, \"maxItems\": 2",
      .fallback = "[]",
-     .does = "go on in the directories from between these times",
-     .ignored = "a new directory is made"},
+     .does = "go on in the latest directory of each rank from between these times, as another "
+             "attempt; a rank without one gets a new one"},
     {.name = "module_ranks",
      .read = tp_config_read_ranks,
      .type = "list of ranks, or a text as in `\"0,1\"`",

@@ -163,8 +163,7 @@ tp_status tp_segment_path(char path[TP_PATH_MAX], const char *folder, uint64_t s
     return tp_path_join(path, folder, name);
 }
 
-/* Whether name is what tp_segment_path makes of some number. */
-static bool parse_name(const char *name, uint64_t *segment)
+bool tp_segment_number(const char *name, uint64_t *segment)
 {
     char again[32];
     char *end;
@@ -191,7 +190,7 @@ tp_status tp_segment_find(const char *folder, uint64_t from, uint64_t *next, uin
         if (entry == NULL) {
             break;
         }
-        if (!parse_name(entry->d_name, &segment)) {
+        if (!tp_segment_number(entry->d_name, &segment)) {
             continue;
         }
         *last = segment > *last ? segment : *last;

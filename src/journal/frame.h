@@ -60,6 +60,9 @@ tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCt
 
 tp_status tp_segment_path(char path[TP_PATH_MAX], const char *folder, uint64_t segment);
 
+/* Whether name is what tp_segment_path makes of some number. */
+bool tp_segment_number(const char *name, uint64_t *segment);
+
 /* The lowest number of a segment file in folder that is at least `from`, and the highest of all.
  * TP_ERR_NOTFOUND when there is none (or no such folder); TP_ERR_IO. */
 tp_status tp_segment_find(const char *folder, uint64_t from, uint64_t *next, uint64_t *last);

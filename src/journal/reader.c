@@ -9,6 +9,7 @@
 
 #include "base/crc32c.h"
 #include "base/mem.h"
+#include "journal/attempts.h"
 #include "journal/definitions.h"
 #include "journal/frame.h"
 #include "journal/index.h"
@@ -26,6 +27,11 @@ struct tp_reader {
     tp_run_info run;
     uint64_t first_step; /* what is handed out: tp_reader_limit */
     uint64_t last_step;
+    tp_attempts attempts;
+    bool gives_all;        /* steps that later attempts have repeated, too */
+    uint64_t segment_last; /* of this segment no step behind this one is handed out */
+    bool is_repeated;      /* nor any other */
+    bool knows_run;        /* a good header has been read */
     bool headers_only;
     bool is_limited; /* something is left out, so that an index helps */
     bool has_looked; /* for the segment's index */
@@ -71,6 +77,20 @@ static tp_status read_bytes(tp_reader *reader, uint64_t offset, size_t size, tp_
     return tp_file_read_at(reader->fd, reader->path, offset, size, &reader->stored, error);
 }
 
+/* Which steps of the segment count: those from the first step of a later attempt on are there, too,
+ * as that has recorded them. */
+static void limit_segment(tp_reader *reader)
+{
+    const uint64_t end = reader->gives_all || !reader->knows_run
+                             ? TP_ATTEMPTS_NO_STEP
+                             : tp_attempts_end(&reader->attempts, reader->run.attempt);
+    reader->is_repeated = end == 0;
+    reader->segment_last = reader->last_step;
+    if (end != TP_ATTEMPTS_NO_STEP && end > 0 && end - 1 < reader->last_step) {
+        reader->segment_last = end - 1;
+    }
+}
+
 static tp_status look_at_header(tp_reader *reader, tp_look *look, tp_error *error)
 {
     tp_run_info run;
@@ -85,6 +105,8 @@ static tp_status look_at_header(tp_reader *reader, tp_look *look, tp_error *erro
     }
     if (status == TP_OK) {
         reader->run = run;
+        reader->knows_run = true;
+        limit_segment(reader);
     }
     *look = (tp_look){.behind = status == TP_OK ? size : 1, .wrong = "damaged segment header"};
     return status;
@@ -97,7 +119,8 @@ static bool has_step(const tp_frame *frame)
 
 static bool is_out_of_limits(const tp_reader *reader, const tp_frame *frame)
 {
-    return has_step(frame) && (frame->step < reader->first_step || frame->step > reader->last_step);
+    return has_step(frame) && (frame->step < reader->first_step ||
+                               frame->step > reader->segment_last || reader->is_repeated);
 }
 
 /* Its payload isn't wanted. */
@@ -199,12 +222,13 @@ static bool is_wanted(const tp_reader *reader, const tp_index_entry *entry)
     switch (entry->type) {
     case TP_FRAME_BATCH:
     case TP_FRAME_ALERTS:
-        return entry->step >= reader->first_step && entry->step <= reader->last_step &&
+        return entry->step >= reader->first_step && entry->step <= reader->segment_last &&
+               !reader->is_repeated &&
                !(reader->gives_overview &&
                  (reader->level != TP_INDEX_NO_LEVEL || entry->type == TP_FRAME_ALERTS));
     case TP_FRAME_OVERVIEW:
-        return reader->gives_overview && entry->level == reader->level &&
-               reader->index.first_step <= reader->last_step &&
+        return reader->gives_overview && entry->level == reader->level && !reader->is_repeated &&
+               reader->index.first_step <= reader->segment_last &&
                reader->index.last_step >= reader->first_step;
     default:
         return true;
@@ -214,14 +238,18 @@ static bool is_wanted(const tp_reader *reader, const tp_index_entry *entry)
 /* Goes to the next frame that is wanted, as the index has it. */
 static void skip(tp_reader *reader)
 {
-    if (!reader->is_limited || reader->at.offset == 0) {
+    const bool is_cut = reader->is_repeated || reader->segment_last < reader->last_step;
+    if (!(reader->is_limited || is_cut) || reader->at.offset == 0) {
         return;
     }
     if (!reader->has_looked) {
         reader->has_looked = true;
         tp_index_load(&reader->index, reader->fd, reader->path, reader->unpacker);
-        reader->level = reader->gives_overview ? tp_index_choose(&reader->index, reader->width)
-                                               : TP_INDEX_NO_LEVEL;
+        /* What is stored speaks of all steps, also of those that have been repeated. */
+        const bool is_whole = !is_cut || reader->index.last_step <= reader->segment_last;
+        reader->level = reader->gives_overview && (is_whole || reader->is_repeated)
+                            ? tp_index_choose(&reader->index, reader->width)
+                            : TP_INDEX_NO_LEVEL;
     }
     const tp_index *index = &reader->index;
     const uint64_t count = tp_index_count(index);
@@ -374,6 +402,7 @@ tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error
     reader->fd = -1;
     reader->level = TP_INDEX_NO_LEVEL;
     reader->last_step = UINT64_MAX;
+    limit_segment(reader);
     tp_status status = tp_path_join(reader->folder, directory, "journal");
     if (status != TP_OK) {
         tp_fail(error, status, "path is too long: %.100s", directory);
@@ -394,6 +423,10 @@ tp_status tp_reader_open(tp_reader **out, const char *directory, tp_error *error
     }
     reader->unpacker = ZSTD_createDCtx();
     if (reader->unpacker == NULL) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory to open a journal");
+        goto fail;
+    }
+    if (tp_attempts_load(&reader->attempts, reader->folder) != TP_OK) {
         status = tp_fail(error, TP_ERR_NOMEM, "no memory to open a journal");
         goto fail;
     }
@@ -452,6 +485,13 @@ void tp_reader_limit(tp_reader *reader, uint64_t first, uint64_t last, uint32_t 
     reader->last_step = last;
     reader->headers_only = headers_only != 0;
     reader->is_limited = reader->gives_overview || first > 0 || last < UINT64_MAX;
+    limit_segment(reader);
+}
+
+void tp_reader_all_attempts(tp_reader *reader)
+{
+    reader->gives_all = true;
+    limit_segment(reader);
 }
 
 void tp_reader_overview(tp_reader *reader, uint64_t width)
@@ -547,6 +587,7 @@ void tp_reader_close(tp_reader **reader)
     tp_buf_free(&closing->arena);
     tp_index_free(&closing->index);
     tp_overviews_free(&closing->made);
+    tp_attempts_free(&closing->attempts);
     tp_free(closing);
     *reader = NULL;
 }

@@ -165,6 +165,14 @@ static void end_segment(tp_journal *journal)
     }
 }
 
+void tp_journal_begin_attempt(tp_journal *journal, uint32_t attempt)
+{
+    if (journal->run.attempt != attempt && journal->fd >= 0) {
+        end_segment(journal);
+    }
+    journal->run.attempt = attempt;
+}
+
 /* Begins an append in out: a header when the segment is new, then definitions that it lacks. */
 static tp_status begin(tp_journal *journal, uint32_t keys, uint32_t shapes, uint64_t step,
                        tp_error *error)

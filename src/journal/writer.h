@@ -15,6 +15,9 @@ typedef struct tp_journal tp_journal;
 tp_status tp_journal_open(tp_journal **out, const char *directory, const tp_run_info *run,
                           const tp_registry *registry, uint64_t segment_bytes, tp_error *error);
 
+/* What is appended from now on belongs to this attempt: it goes into a new segment. */
+void tp_journal_begin_attempt(tp_journal *journal, uint32_t attempt);
+
 /* Appends one step: definitions not yet in this segment, then the batch. When it fails nothing of
  * it counts (the segment is cut back to its last good frame), and the call can be repeated. When it
  * returns TP_OK the bytes survive the death of the process. */

@@ -245,6 +245,15 @@ tp_status tp_box_announce(tp_box *box, tp_error *error)
     return status;
 }
 
+void tp_box_move(tp_box *box, const char *directory, const tp_run_info *run)
+{
+    if (box != NULL && tp_path_absolute(box->run.directory, directory) == TP_OK) {
+        box->run.run = *run;
+        (void)store_run(box,
+                        NULL); /* should it fail, recovery brings it into the other directory */
+    }
+}
+
 void tp_box_report(tp_box *box)
 {
     if (box != NULL && !box->reported && tp_mapping_trouble(box->memory) != 0) {

@@ -19,6 +19,9 @@ tp_box *tp_box_open(const char *directory, const tp_run_info *run, const tp_plan
 /* For the steps. NULL for a NULL. */
 tp_mapping *tp_box_memory(const tp_box *box);
 
+/* The run, and its directory, are others. Accepts NULL. */
+void tp_box_move(tp_box *box, const char *directory, const tp_run_info *run);
+
 /* The run's directory is there: writes into it where the box is. Accepts NULL. */
 tp_status tp_box_announce(tp_box *box, tp_error *error);
 

@@ -185,22 +185,26 @@ static tp_status advance(tp_follower *follower, tp_position position, tp_error *
     return tp_clock_monotonic() < follower->store_at ? TP_OK : store_cursor(follower, error);
 }
 
-/* A sink remembers series by the numbers of their keys, which are those of one attempt. */
-static tp_status begin_attempt(tp_follower *follower, tp_error *error)
+/* A sink remembers series by the numbers of their keys, which are those of one attempt. What the
+ * attempts before have of this step and of later ones is recorded anew. */
+static tp_status begin_attempt(tp_follower *follower, uint64_t step, tp_error *error)
 {
     tp_status status = store_cursor(follower, error);
     if (status == TP_OK) {
         close_sink(follower);
         status = open_sink(follower, false, error);
     }
-    return status;
+    if (status == TP_OK) {
+        status = follower->sink->rewind(follower->private, step, error);
+    }
+    return status == TP_OK ? store_cursor(follower, error) : status;
 }
 
 static tp_status write_step(tp_follower *follower, const tp_batch *batch, const tp_names *names,
                             tp_error *error)
 {
     if (follower->cursor.any && follower->cursor.attempt != batch->attempt) {
-        tp_status status = begin_attempt(follower, error);
+        tp_status status = begin_attempt(follower, batch->step, error);
         if (status != TP_OK) {
             return status;
         }
@@ -436,6 +440,11 @@ void tp_follower_configure(tp_follower *follower, const tp_sink_options *options
     if (status != TP_OK && follower->retry_at != NEVER) {
         fall_behind(follower, status, &error);
     }
+}
+
+void tp_follower_suspect(tp_follower *follower)
+{
+    follower->behind = true;
 }
 
 bool tp_follower_is_behind(const tp_follower *follower)

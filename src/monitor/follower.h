@@ -19,6 +19,9 @@ tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink
 void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_record *alerts,
                        uint64_t alert_count, const tp_names *names, tp_position position);
 
+/* The journal may hold steps that the sink lacks: the next write looks. */
+void tp_follower_suspect(tp_follower *follower);
+
 /* Brings the sink to the end of the journal. TP_OK: it is there; TP_END: limit_ns is used up and
  * there is more to do. */
 tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_error *error);

@@ -9,6 +9,7 @@
 #include "record/registry.h"
 #include "record/step.h"
 #include "tensorprobe/monitor.h"
+#include "tensorprobe/reader.h"
 
 /* False after close has begun and in a forked child: hooks then return at once. One load. */
 bool tp_monitor_is_active(const tp_monitor *monitor);
@@ -61,6 +62,14 @@ uint64_t tp_monitor_step_number(const tp_monitor *monitor);
 /* Numbers the open step and with it those that follow. TP_ERR_STATE when something has been
  * recorded in it already. Not beside calls that record. */
 tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step);
+
+/* Goes on in the directory of an earlier start, which run names as in tp_monitor_options.resume: in
+ * front of the first record. In the monitor's own directory the steps from the open one on are
+ * another attempt. The number of the open step stays. TP_ERR_STATE: something has been recorded, or
+ * another process is writing there. */
+tp_status tp_monitor_go_on(tp_monitor *monitor, const char *run, tp_error *error);
+
+const tp_run_info *tp_monitor_run(const tp_monitor *monitor);
 
 /* What the open step has so far, as tp_step_view shows it; valid until the next view and the end of
  * the step. TP_ERR_STATE: there is no open step. TP_ERR_NOMEM. */

@@ -4,24 +4,19 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "monitor/box.h"
+#include "monitor/configs.h"
 #include "monitor/hooks.h"
+#include "monitor/resume.h"
 #include "monitor/run.h"
 #include "monitor/writer.h"
 
 #define FIRST_CAPACITY 1024 /* records of a step before memory is asked for again */
 
-/* Configurations that came later are in front. The earlier ones stay: the writer and hooks may
- * still look at them. */
-typedef struct config_entry {
-    tp_config config;
-    bool is_copy; /* what it points to is the earlier one's */
-    struct config_entry *earlier;
-} config_entry;
-
 struct tp_monitor {
-    config_entry *configs; /* the first is the one in force */
+    tp_configs *configs;
     bool watch_defaults;
     tp_registry *registry;
     tp_box *box; /* NULL: there is no place for one */
@@ -91,28 +86,6 @@ void tp_monitor_defaults(tp_monitor_options *options)
     options->pp_stage = -1;
 }
 
-/* Puts the configuration in the file at path, or in text, in front of the others. */
-static tp_status read_config(tp_monitor *monitor, const char *path, const char *text,
-                             tp_error *error)
-{
-    config_entry *entry = tp_calloc(1, sizeof *entry);
-    if (entry == NULL) {
-        return tp_fail(error, TP_ERR_NOMEM, "no memory for a configuration");
-    }
-    tp_config_defaults(&entry->config, monitor->watch_defaults);
-    const char *given = text != NULL ? text : "{}";
-    tp_status status = path != NULL ? tp_config_read(&entry->config, path, error)
-                                    : tp_config_parse(&entry->config, given, strlen(given),
-                                                      "configuration", error);
-    if (status != TP_OK) {
-        tp_free(entry); /* the configuration has freed itself */
-        return status;
-    }
-    entry->earlier = monitor->configs;
-    monitor->configs = entry;
-    return TP_OK;
-}
-
 static const tp_config *config_of(const tp_monitor *monitor)
 {
     return &monitor->configs->config;
@@ -139,32 +112,36 @@ static tp_status name_run(tp_monitor *monitor, const tp_monitor_options *options
     return tp_run_directory(monitor->directory, base, options->rank, run_id, error);
 }
 
+/* Where the options, or the configuration, want it. */
+static tp_status resume(tp_monitor *monitor, const tp_monitor_options *options, int *lock_fd,
+                        tp_error *error)
+{
+    tp_resumption found;
+    tp_status status = tp_resume_choose(&found, monitor->base, monitor->run.rank, options->resume,
+                                        config_of(monitor)->append_output, error);
+    if (status == TP_OK) {
+        status = tp_resume_enter(&found, monitor->base, monitor->directory, &monitor->run, lock_fd,
+                                 error);
+    }
+    if (status == TP_OK && options->start_step == 0) {
+        monitor->step_number = found.next_step;
+    }
+    return status == TP_END ? TP_OK : status;
+}
+
 static void free_monitor(tp_monitor *monitor)
 {
     tp_step_free(monitor->step);
     pthread_mutex_destroy(&monitor->step_lock);
     tp_box_close(monitor->box);
     tp_registry_free(monitor->registry);
-    while (monitor->configs != NULL) {
-        config_entry *entry = monitor->configs;
-        monitor->configs = entry->earlier;
-        if (!entry->is_copy) {
-            tp_config_free(&entry->config);
-        }
-        tp_free(entry);
-    }
+    tp_configs_free(monitor->configs);
     tp_free(monitor);
 }
 
 static bool is_watched_rank(const tp_monitor *monitor)
 {
-    const tp_config *config = config_of(monitor);
-    for (uint32_t i = 0; i < config->module_rank_count; i++) {
-        if (config->module_ranks[i] == monitor->run.rank) {
-            return true;
-        }
-    }
-    return config->module_rank_count == 0;
+    return tp_config_has_rank(config_of(monitor), monitor->run.rank);
 }
 
 static bool is_wanted_step(const tp_monitor *monitor)
@@ -201,7 +178,8 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
         return tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
     }
     monitor->watch_defaults = options->watch_defaults != 0;
-    tp_status status = read_config(monitor, options->config_path, options->config_text, error);
+    tp_status status = tp_configs_read(&monitor->configs, monitor->watch_defaults,
+                                       options->config_path, options->config_text, error);
     if (status != TP_OK) {
         tp_free(monitor);
         return status;
@@ -215,6 +193,10 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
     if (status == TP_OK && is_watched_rank(monitor)) { /* the others may have no place to write */
         status = tp_run_check_base(monitor->base, error);
     }
+    int lock_fd = -1;
+    if (status == TP_OK && is_watched_rank(monitor)) {
+        status = resume(monitor, options, &lock_fd, error);
+    }
     if (status == TP_OK && tp_registry_new(&monitor->registry) != TP_OK) {
         status = tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
     }
@@ -227,12 +209,13 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
         }
     }
     if (status == TP_OK) {
-        const tp_writer_options writer = {monitor->base,     monitor->directory, monitor->run,
-                                          monitor->pp_stage, config_of(monitor), monitor->registry,
-                                          monitor->box};
+        const tp_writer_options writer = {
+            monitor->base,      monitor->directory, monitor->run, monitor->pp_stage,
+            config_of(monitor), monitor->registry,  monitor->box, lock_fd};
         status = tp_writer_open(&monitor->writer, &writer, error);
     }
     if (status != TP_OK) {
+        tp_run_unlock(monitor->directory, lock_fd, 0);
         free_monitor(monitor);
         return status;
     }
@@ -428,6 +411,58 @@ tp_status tp_monitor_renumber(tp_monitor *monitor, uint64_t step)
     return status;
 }
 
+const tp_run_info *tp_monitor_run(const tp_monitor *monitor)
+{
+    return &monitor->run;
+}
+
+static tp_status move(tp_monitor *monitor, tp_resumption *found, tp_error *error)
+{
+    tp_run_info run = monitor->run;
+    char directory[TP_PATH_MAX];
+    int lock_fd = -1;
+    tp_writer_stop_recovery(monitor->writer);
+    tp_status status = tp_resume_enter(found, monitor->base, directory, &run, &lock_fd, error);
+    if (status == TP_OK && tp_writer_move(monitor->writer, &run, lock_fd) != TP_OK) {
+        tp_run_unlock(directory, lock_fd, 0);
+        status = tp_fail(error, TP_ERR_STATE, "steps have been recorded in another directory");
+    }
+    if (status == TP_OK) {
+        monitor->run = run;
+        memcpy(monitor->directory, directory, sizeof directory); /* the writer has no step yet */
+        tp_box_move(monitor->box, directory, &run);
+        status = tp_monitor_renumber(monitor, monitor->step_number);
+    }
+    tp_writer_start_recovery(monitor->writer);
+    return status;
+}
+
+tp_status tp_monitor_go_on(tp_monitor *monitor, const char *run, tp_error *error)
+{
+    tp_resumption found;
+    char own[TP_PATH_MAX];
+    char other[TP_PATH_MAX];
+    if (!tp_monitor_is_active(monitor)) {
+        return tp_fail(error, TP_ERR_STATE, "the monitor is closed");
+    }
+    if (monitor->step == NULL || tp_step_count(monitor->step) > 0) {
+        return tp_fail(error, TP_ERR_STATE, "something has been recorded in this step already");
+    }
+    if (!is_watched_rank(monitor)) {
+        return TP_OK;
+    }
+    tp_monitor_counters counters;
+    tp_monitor_get_counters(monitor, &counters);
+    if (strcmp(run, monitor->run.run_id) == 0 ||
+        (tp_path_absolute(own, monitor->directory) == TP_OK &&
+         tp_path_absolute(other, run) == TP_OK && strcmp(own, other) == 0)) {
+        monitor->run.attempt += counters.records > 0 || counters.gaps > 0;
+        return tp_monitor_renumber(monitor, monitor->step_number);
+    }
+    tp_status status = tp_resume_choose(&found, monitor->base, monitor->run.rank, run, NULL, error);
+    return status == TP_OK ? move(monitor, &found, error) : status;
+}
+
 /* Whether the open step is wanted, anew; one that holds records stays so. */
 static void choose_again(tp_monitor *monitor)
 {
@@ -454,14 +489,9 @@ void tp_monitor_resume(tp_monitor *monitor)
 
 tp_status tp_monitor_set_ops(tp_monitor *monitor, const uint32_t *ops, uint32_t count)
 {
-    config_entry *entry = tp_alloc(sizeof *entry);
-    if (entry == NULL) {
+    if (tp_configs_set_ops(&monitor->configs, ops, count) != TP_OK) {
         return TP_ERR_NOMEM;
     }
-    *entry = (config_entry){*config_of(monitor), true, monitor->configs};
-    memcpy(entry->config.ops, ops, count * sizeof *ops);
-    entry->config.op_count = count;
-    monitor->configs = entry;
     tp_writer_configure(monitor->writer, config_of(monitor));
     return TP_OK;
 }
@@ -469,7 +499,8 @@ tp_status tp_monitor_set_ops(tp_monitor *monitor, const uint32_t *ops, uint32_t 
 tp_status tp_monitor_configure(tp_monitor *monitor, const char *path, const char *text,
                                tp_error *error)
 {
-    tp_status status = read_config(monitor, path, text, error);
+    tp_status status =
+        tp_configs_read(&monitor->configs, monitor->watch_defaults, path, text, error);
     if (status == TP_OK) {
         tp_writer_configure(monitor->writer, config_of(monitor));
     }

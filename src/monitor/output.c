@@ -42,7 +42,7 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
         return TP_ERR_NOMEM;
     }
     output->options = *options;
-    output->lock_fd = -1;
+    output->lock_fd = options->lock_fd;
     tp_status status = make_rules(&output->rules, options->config, options->registry);
     if (status != TP_OK) {
         tp_free(output);
@@ -68,6 +68,10 @@ static tp_status open_directory(tp_output *output, tp_error *error)
     for (uint32_t i = 0; status == TP_OK && i < TP_PLAN_SINKS; i++) {
         if (output->followers[i] == NULL && tp_plan_wants(&plan, i)) {
             status = tp_plan_open(&plan, i, options->directory, &output->followers[i], error);
+            if (status == TP_OK && options->run.attempt > 0) {
+                tp_follower_suspect(
+                    output->followers[i]); /* the attempt before may have ended so */
+            }
         }
     }
     if (status == TP_OK) {
@@ -75,6 +79,12 @@ static tp_status open_directory(tp_output *output, tp_error *error)
                                  options->registry, options->config->segment_bytes, error);
     }
     return status;
+}
+
+void tp_output_move(tp_output *output, const tp_run_info *run, int lock_fd)
+{
+    output->options.run = *run;
+    output->lock_fd = lock_fd;
 }
 
 /* Are there others than those that this configuration wants? */
@@ -133,6 +143,7 @@ tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *
 {
     tp_status status = output->journal != NULL ? TP_OK : open_directory(output, error);
     if (status == TP_OK && !output->has_batch) {
+        tp_journal_begin_attempt(output->journal, batch->attempt);
         status = tp_journal_append_batch(output->journal, batch, error);
         if (status == TP_OK) {
             output->has_batch = true;

@@ -13,6 +13,9 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options);
  * long as nothing has been written its files and journal, too. */
 void tp_output_configure(tp_output *output, const tp_config *config);
 
+/* Before the first step: the directory, whose lock this is, and the run are others. */
+void tp_output_move(tp_output *output, const tp_run_info *run, int lock_fd);
+
 /* Appends the step to the journal, then the alerts that it raises, which the console shows too.
  * Makes the directory first if need be. A failed call can be repeated with the same step. */
 tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *error);

@@ -163,6 +163,7 @@ static tp_status pass_over_journaled(content *c, const char *directory, tp_error
         last = step > last ? step : last;
     }
     if (status == TP_OK) {
+        tp_reader_all_attempts(reader);
         tp_reader_limit(reader, first, last, 0);
     }
     while (status == TP_OK) {
@@ -189,9 +190,12 @@ static tp_status append_steps(content *c, const char *directory, uint64_t *steps
         if (tp_step_view(c->steps[i], &batch) != TP_OK) {
             status = tp_fail(error, TP_ERR_NOMEM, "no memory to recover a step");
         } else if (journal == NULL) {
-            status = tp_journal_open(&journal, directory, &c->run.run, c->registry, 0, error);
+            tp_run_info run = c->run.run;
+            run.attempt = batch.attempt;
+            status = tp_journal_open(&journal, directory, &run, c->registry, 0, error);
         }
         if (status == TP_OK) {
+            tp_journal_begin_attempt(journal, batch.attempt);
             status = tp_journal_append_batch(journal, &batch, error);
             *steps += status == TP_OK;
         }

@@ -336,9 +336,37 @@ tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_e
         tp_writer_free(writer);
         return tp_fail(error, TP_ERR_IO, "can't start the writer thread: %s", strerror(failed));
     }
-    writer->recovery_started = start_thread(&writer->recovery, run_recovery, writer) == 0;
+    tp_writer_start_recovery(writer);
     *out = writer;
     return TP_OK;
+}
+
+void tp_writer_start_recovery(tp_writer *writer)
+{
+    __atomic_store_n(&writer->stop_recovery, 0, __ATOMIC_RELEASE);
+    writer->recovery_started = start_thread(&writer->recovery, run_recovery, writer) == 0;
+}
+
+void tp_writer_stop_recovery(tp_writer *writer)
+{
+    __atomic_store_n(&writer->stop_recovery, 1, __ATOMIC_RELEASE);
+    if (writer->recovery_started) {
+        pthread_join(writer->recovery, NULL);
+        writer->recovery_started = false;
+    }
+}
+
+tp_status tp_writer_move(tp_writer *writer, const tp_run_info *run, int lock_fd)
+{
+    tp_status status = TP_ERR_STATE;
+    pthread_mutex_lock(&writer->lock);
+    if (atomic_load(&writer->steps) == 0 && writer->count == 0 && !writer->stop) {
+        writer->options.run = *run;
+        tp_output_move(writer->output, run, lock_fd);
+        status = TP_OK;
+    }
+    pthread_mutex_unlock(&writer->lock);
+    return status;
 }
 
 /* Room for one more entry; the lock is held. */
@@ -456,10 +484,7 @@ tp_status tp_writer_finish(tp_writer *writer)
     pthread_mutex_unlock(&writer->lock);
     if (running) {
         pthread_join(writer->thread, NULL);
-        __atomic_store_n(&writer->stop_recovery, 1, __ATOMIC_RELEASE);
-        if (writer->recovery_started) {
-            pthread_join(writer->recovery, NULL);
-        }
+        tp_writer_stop_recovery(writer);
     }
     return writer->result;
 }

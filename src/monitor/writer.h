@@ -20,6 +20,7 @@ typedef struct tp_writer_options {
     const tp_config *config; /* borrowed until close, as is everything else here */
     const tp_registry *registry;
     tp_box *box; /* may be NULL */
+    int lock_fd; /* of the directory, where it is there already; else -1 */
 } tp_writer_options;
 
 tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_error *error);
@@ -32,6 +33,14 @@ void tp_writer_submit(tp_writer *writer, tp_step *step, uint64_t *waited_ns);
 /* Steps that are submitted from now on are written as this configuration says, which must live as
  * long as the writer. */
 void tp_writer_configure(tp_writer *writer, const tp_config *config);
+
+/* The directory, whose lock this is, and the run are others from now on. TP_ERR_STATE: a step has
+ * been handed over. */
+tp_status tp_writer_move(tp_writer *writer, const tp_run_info *run, int lock_fd);
+
+/* Ends the recovery of earlier runs, which may have a directory's lock, and begins it anew. */
+void tp_writer_stop_recovery(tp_writer *writer);
+void tp_writer_start_recovery(tp_writer *writer);
 
 /* A step that has been written and can be begun again; NULL when there is none. */
 tp_step *tp_writer_take_spare(tp_writer *writer);

@@ -92,6 +92,49 @@ static tp_status anomaly_write_alerts(void *private, uint64_t step, const tp_rec
     return sink->text.failed ? tp_fail(error, TP_ERR_NOMEM, "no memory for anomalies") : TP_OK;
 }
 
+/* The text is of our own making: in front of each anomaly is a line end and one space, in front of
+ * its fields there are two. */
+static tp_status anomaly_rewind(void *private, uint64_t step, tp_error *error)
+{
+    static const char step_line[] = "\n  \"step\": ";
+    static const char rule_line[] = "\n  \"message\": \"";
+    anomaly *sink = private;
+    tp_buf_put(&sink->text, "", 1);
+    if (sink->text.failed) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for anomalies");
+    }
+    sink->text.size--;
+    char *text = (char *)sink->text.data;
+    char *begin = text; /* of the anomaly, with what stands between it and the one before */
+    size_t kept = 0;
+    for (char *at = strstr(text, step_line); at != NULL; at = strstr(at + 1, step_line)) {
+        uint64_t number = 0;
+        char name[32] = "";
+        if (sscanf(at + sizeof step_line - 1, "%" SCNu64, &number) != 1) {
+            break;
+        }
+        char *rule = strstr(at, rule_line);
+        char *end = strstr(at, "\n }");
+        if (rule == NULL || end == NULL || rule > end) {
+            break;
+        }
+        end += 3;
+        if (number < step) {
+            memmove(text + kept, begin, (size_t)(end - begin));
+            kept += (size_t)(end - begin);
+        } else if (sscanf(rule + sizeof rule_line - 1, "%31[A-Za-z]", name) == 1) {
+            for (uint32_t i = 1; i < RULES; i++) {
+                sink->counts[i] -= strcmp(tp_rule_name(i), name) == 0 && sink->counts[i] > 0;
+            }
+        }
+        begin = end;
+        at = end - 1;
+    }
+    sink->text.size = kept;
+    sink->is_written = false;
+    return TP_OK;
+}
+
 static tp_status anomaly_flush(void *private, tp_error *error)
 {
     anomaly *sink = private;
@@ -214,6 +257,7 @@ const tp_sink tp_sink_anomaly = {
     .open = anomaly_open,
     .is_whole = anomaly_is_whole,
     .write = anomaly_write,
+    .rewind = anomaly_rewind,
     .write_alerts = anomaly_write_alerts,
     .flush = anomaly_flush,
     .cursor = anomaly_cursor,

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "sinks/decimal.h"
 #include "sinks/field.h"
+#include "sinks/rows.h"
 #include "sinks/series.h"
 
 #define KINDS (TP_MG_DIRECTION + 1) /* indexed by quantity; 0 is not used */
@@ -358,6 +359,19 @@ static tp_status csv_open(void *private, const tp_sink_options *options, const u
     return TP_OK;
 }
 
+/* Earlier rows of the window stay. */
+static tp_status csv_rewind(void *private, uint64_t step, tp_error *error)
+{
+    csv *sink = private;
+    const uint64_t window = step - step % sink->options.steps_per_file;
+    close_files(sink);
+    sink->window = NO_WINDOW;
+    if (sink->frontier != NO_WINDOW && sink->frontier > window) {
+        sink->frontier = window;
+    }
+    return tp_rows_rewind(sink->options.directory, step, error);
+}
+
 static void csv_cursor(const void *private, tp_buf *out)
 {
     const csv *sink = private;
@@ -396,6 +410,7 @@ const tp_sink tp_sink_csv = {
     .open = csv_open,
     .is_whole = csv_is_whole,
     .write = csv_write,
+    .rewind = csv_rewind,
     .cursor = csv_cursor,
     .bytes = csv_bytes,
     .close = csv_close,

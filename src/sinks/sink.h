@@ -49,6 +49,10 @@ typedef struct tp_sink {
     tp_status (*write)(void *private, const tp_batch *batch, const tp_names *names,
                        tp_error *error);
 
+    /* The run has gone back to this step: takes out what there is of it and of later ones, which
+     * come again. Called in front of the first write of another attempt. */
+    tp_status (*rewind)(void *private, uint64_t step, tp_error *error);
+
     /* The alerts of the step that was written last; NULL: the sink shows none. */
     tp_status (*write_alerts)(void *private, uint64_t step, const tp_record *alerts, uint64_t count,
                               const tp_names *names, tp_error *error);

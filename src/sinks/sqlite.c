@@ -328,6 +328,41 @@ static tp_status cut_back(database *sink, const uint8_t *cursor, tp_error *error
     return run(sink, sql, "cut back", error);
 }
 
+/* The largest number in a column; *number stays where there is none. */
+static tp_status find_last(const database *sink, const char *sql, uint64_t *number, tp_error *error)
+{
+    sqlite3_stmt *ask = NULL;
+    if (sqlite3_prepare_v2(sink->db, sql, -1, &ask, NULL) != SQLITE_OK ||
+        sqlite3_step(ask) != SQLITE_ROW) {
+        sqlite3_finalize(ask);
+        return fail(sink, "read", error);
+    }
+    *number = (uint64_t)sqlite3_column_int64(ask, 0);
+    sqlite3_finalize(ask);
+    return TP_OK;
+}
+
+static tp_status database_rewind(void *private, uint64_t step, tp_error *error)
+{
+    database *sink = private;
+    char sql[512];
+    snprintf(sql, sizeof sql,
+             "BEGIN IMMEDIATE;"
+             "DELETE FROM value WHERE step_id IN (SELECT id FROM step WHERE step >= %" PRIu64 ");"
+             "DELETE FROM alert WHERE step_id IN (SELECT id FROM step WHERE step >= %" PRIu64 ");"
+             "DELETE FROM step WHERE step >= %" PRIu64 "; COMMIT",
+             step, step, step);
+    tp_status status = run(sink, sql, "cut back", error);
+    if (status != TP_OK) {
+        sqlite3_exec(sink->db, "ROLLBACK", NULL, NULL, NULL);
+        return status;
+    }
+    status = find_last(sink, "SELECT ifnull(max(id), 0) FROM step", &sink->step_id, error);
+    return status != TP_OK
+               ? status
+               : find_last(sink, "SELECT ifnull(max(rowid), 0) FROM alert", &sink->alert_id, error);
+}
+
 static tp_status open_database(database *sink, tp_error *error)
 {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
@@ -423,6 +458,7 @@ const tp_sink tp_sink_sqlite = {
     .open = database_open,
     .is_whole = database_is_whole,
     .write = database_write,
+    .rewind = database_rewind,
     .write_alerts = database_write_alerts,
     .cursor = database_cursor,
     .bytes = database_bytes,

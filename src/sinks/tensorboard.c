@@ -21,6 +21,7 @@
 #define SUFFIX ".tensorprobe"
 #define DT_FLOAT 1
 #define DATA_CLASS_SCALAR 1
+#define SESSION_START 1
 #define FRAME_HEADER 12 /* length, and its checksum */
 
 /* A packed value that is not announced ends in float_val (4 bytes), two bytes of double_val's tag
@@ -263,11 +264,52 @@ static tp_status begin_file(tensorboard *sink, tp_error *error)
     return status;
 }
 
+/* Appends what lies in frames. */
+static tp_status write_frames(tensorboard *sink, tp_error *error)
+{
+    char path[TP_PATH_MAX];
+    tp_status status = file_path(sink, path, error);
+    if (status == TP_OK && sink->frames.failed) {
+        status = tp_fail(error, TP_ERR_NOMEM, "no memory for events");
+    }
+    if (status == TP_OK) {
+        status = tp_file_write(sink->fd, path, sink->frames.data, sink->frames.size, error);
+    }
+    if (status == TP_OK) {
+        sink->size += sink->frames.size;
+        sink->bytes += sink->frames.size;
+    }
+    return status;
+}
+
+/* A log of a session that starts makes TensorBoard forget what it has read of this step and of
+ * later ones. */
+static tp_status tensorboard_rewind(void *private, uint64_t step, tp_error *error)
+{
+    tensorboard *sink = private;
+    TpEvent__Event event;
+    TpEvent__SessionLog log;
+    tp_status status = TP_OK;
+    tp_buf_clear(&sink->frames);
+    if (sink->fd < 0) {
+        status = begin_file(sink, error);
+    }
+    tp_event__event__init(&event);
+    tp_event__session_log__init(&log);
+    log.status = SESSION_START;
+    event.wall_time = (double)tp_clock_wall() * 1e-9;
+    event.step = (int64_t)step;
+    event.session_log = &log;
+    /* Twice: the first one that it meets in a run only tells that the run has begun. */
+    put_frame(&sink->frames, &event);
+    put_frame(&sink->frames, &event);
+    return status == TP_OK ? write_frames(sink, error) : status;
+}
+
 static tp_status tensorboard_write(void *private, const tp_batch *batch, const tp_names *names,
                                    tp_error *error)
 {
     tensorboard *sink = private;
-    char path[TP_PATH_MAX];
     tp_status status = TP_OK;
     tp_buf_clear(&sink->summary);
     tp_buf_clear(&sink->frames);
@@ -279,9 +321,6 @@ static tp_status tensorboard_write(void *private, const tp_batch *batch, const t
     if (status == TP_OK && sink->fd < 0) {
         status = begin_file(sink, error);
     }
-    if (status == TP_OK) {
-        status = file_path(sink, path, error);
-    }
     if (status != TP_OK) {
         return status;
     }
@@ -291,15 +330,8 @@ static tp_status tensorboard_write(void *private, const tp_batch *batch, const t
     event.step = (int64_t)batch->step;
     event.summary = (ProtobufCBinaryData){sink->summary.size, sink->summary.data};
     put_frame(&sink->frames, &event);
-    if (sink->summary.failed || sink->frames.failed) {
-        return tp_fail(error, TP_ERR_NOMEM, "no memory for events");
-    }
-    status = tp_file_write(sink->fd, path, sink->frames.data, sink->frames.size, error);
-    if (status == TP_OK) {
-        sink->size += sink->frames.size;
-        sink->bytes += sink->frames.size;
-    }
-    return status;
+    sink->frames.failed = sink->frames.failed || sink->summary.failed;
+    return write_frames(sink, error);
 }
 
 /* Event files that no cursor speaks of would show their steps twice: TensorBoard reads all of a
@@ -405,6 +437,7 @@ const tp_sink tp_sink_tensorboard = {
     .open = tensorboard_open,
     .is_whole = tensorboard_is_whole,
     .write = tensorboard_write,
+    .rewind = tensorboard_rewind,
     .cursor = tensorboard_cursor,
     .bytes = tensorboard_bytes,
     .close = tensorboard_close,
