@@ -29,11 +29,11 @@ struct summary {
     uint64_t steps, partial, skipped, gaps, records, errors;
     uint64_t first_step, last_step;
     uint64_t step_ns, hook_ns, writer_ns, wait_ns;
-    uint64_t alert_steps, alerts;
+    uint64_t alert_steps, alerts, incidents;
     uint32_t attempts;
     bool closed;    /* the last frame is the mark of a clean end */
     tp_buf reached; /* of the last batch, if it is partial: how far it came */
-    tp_buf alert_text;
+    tp_buf alert_text, incident_text;
     tp_buf series; /* struct series, in the order in which they were met */
     tp_map places; /* of keys among them: damage can leave any id */
 };
@@ -162,20 +162,44 @@ static void describe_alert(tp_buf *text, const tp_reader *reader, uint64_t step,
     tp_buf_put(text, "\n", 1);
 }
 
-/* One line a step and rule, as on the console of the run; with all: one line an alert. */
+/* As it was when it began, as on the console of the run. */
+static void take_incident(struct summary *summary, const tp_reader *reader, uint64_t step,
+                          const tp_record *record)
+{
+    const tp_incident *incident = &record->u.incident;
+    const tp_key *key = tp_reader_key(reader, record->key);
+    const tp_key *witness = tp_reader_key(reader, incident->witness);
+    char text[TP_INCIDENT_TEXT];
+    if (incident->state != TP_INCIDENT_BEGINS) {
+        return;
+    }
+    if (++summary->incidents <= ALERTS_SHOWN && key != NULL) {
+        const char *severity = tp_severity_name(incident->severity);
+        tp_incident_describe(record, key, witness, text, sizeof text);
+        tp_buf_printf(&summary->incident_text, "  step %-6" PRIu64 " %s: %s\n", step,
+                      severity != NULL ? severity : "?", text);
+    }
+}
+
+/* One line a step and rule; with all: one line an alert. */
 static void take_alerts(struct summary *summary, const tp_reader *reader, const tp_batch *batch,
                         bool all)
 {
-    summary->alert_steps++;
-    summary->alerts += batch->count;
-    if (!all && summary->alert_steps > ALERTS_SHOWN) {
-        return;
-    }
     uint64_t shown = 0; /* bit of each rule that had its line */
+    bool has_alert = false;
     for (uint64_t i = 0; i < batch->count; i++) {
         const tp_record *record = &batch->records[i];
+        if (record->kind == TP_RECORD_INCIDENT) {
+            take_incident(summary, reader, batch->step, record);
+        }
+        if (record->kind != TP_RECORD_ALERT) {
+            continue;
+        }
+        summary->alert_steps += !has_alert;
+        summary->alerts++;
+        has_alert = true;
         uint64_t bit = UINT64_C(1) << (record->u.alert.rule % 64);
-        if (all || (shown & bit) == 0) {
+        if (all || (summary->alert_steps <= ALERTS_SHOWN && (shown & bit) == 0)) {
             describe_alert(&summary->alert_text, reader, batch->step, record);
         }
         shown |= bit;
@@ -263,6 +287,14 @@ static void print_alerts(const struct summary *summary, bool all)
         puts("alerts   none");
         return;
     }
+    if (summary->incidents > 0) {
+        printf("incidents %" PRIu64 "\n", summary->incidents);
+        fwrite(summary->incident_text.data, 1, summary->incident_text.size, stdout);
+        if (summary->incidents > ALERTS_SHOWN) {
+            printf("  … and %" PRIu64 " more; tensorprobe analyse lists them\n",
+                   summary->incidents - ALERTS_SHOWN);
+        }
+    }
     printf("alerts   %" PRIu64 " in %" PRIu64 " steps\n", summary->alerts, summary->alert_steps);
     fwrite(summary->alert_text.data, 1, summary->alert_text.size, stdout);
     if (!all && summary->alert_steps > ALERTS_SHOWN) {
@@ -328,8 +360,10 @@ int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bo
     if (tp_reader_open(&reader, directory, &error) != TP_OK) {
         return tp_tool_failed(name, &error);
     }
-    struct summary summary = {
-        .reached = TP_BUF_INIT, .alert_text = TP_BUF_INIT, .series = TP_BUF_INIT};
+    struct summary summary = {.reached = TP_BUF_INIT,
+                              .alert_text = TP_BUF_INIT,
+                              .incident_text = TP_BUF_INIT,
+                              .series = TP_BUF_INIT};
     int result = read_all(reader, &summary, all_alerts, name);
     print_run(tp_reader_run(reader), &summary);
     print_steps(&summary);
@@ -341,6 +375,7 @@ int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bo
     }
     tp_buf_free(&summary.reached);
     tp_buf_free(&summary.alert_text);
+    tp_buf_free(&summary.incident_text);
     tp_buf_free(&summary.series);
     tp_map_free(&summary.places);
     tp_reader_close(&reader);

@@ -69,17 +69,19 @@ typedef struct tp_key {
 /* What the union of a record holds. */
 #define TP_RECORD_STATS 1
 #define TP_RECORD_ALERT 2
+#define TP_RECORD_INCIDENT 4 /* beside the alerts of a step: tp_incident */
 
 /* A rule fired. The record's key, order, micro step and call are those of the value it fired on. */
 typedef struct tp_alert {
-    uint32_t rule;    /* TP_RULE_… */
-    uint32_t op;      /* TP_OP_… : which statistic */
-    double value;     /* what was found */
-    double baseline;  /* what earlier values led to expect; NaN where the rule has none */
-    double threshold; /* of the rule; NaN where it has none */
-    uint64_t samples; /* how many earlier values the baseline is made of */
-    uint64_t more;    /* how many other series fired the same rule in this step (first one only) */
-    uint64_t reserved[11];
+    uint32_t rule;     /* TP_RULE_… */
+    uint32_t op;       /* TP_OP_… : which statistic */
+    double value;      /* what was found */
+    double baseline;   /* what earlier values led to expect; NaN where the rule has none */
+    double threshold;  /* of the rule; NaN where it has none */
+    uint64_t samples;  /* how many earlier values the baseline is made of */
+    uint64_t more;     /* how many other series fired the same rule in this step (first one only) */
+    uint64_t incident; /* number of the incident that it belongs to; 0: none */
+    uint64_t reserved[10];
 } tp_alert;
 
 #define TP_RULE_ANOMALY_NAN 1
@@ -90,6 +92,65 @@ typedef struct tp_alert {
 #define TP_RULE_ALL_ZERO 6
 #define TP_RULE_UNCHANGED_TENSOR 7
 #define TP_RULE_COUNT 7 /* the largest of them */
+
+/* How bad it is. */
+#define TP_SEVERITY_NOTICE 1   /* something to know: a dead unit, a skipped step */
+#define TP_SEVERITY_WARNING 2  /* a value out of its range */
+#define TP_SEVERITY_CRITICAL 3 /* values that are no numbers: what was computed from them is lost */
+
+/* What an incident's record tells of it. */
+#define TP_INCIDENT_BEGINS 1
+#define TP_INCIDENT_GROWS 2 /* it is worse than before, or in its 10th, 100th … step */
+#define TP_INCIDENT_ENDS 3  /* no alert of it for TP_INCIDENT_QUIET steps, or the run has ended */
+#define TP_INCIDENT_QUIET 20
+
+/* The likely cause. Stored in journals: never renumber. */
+#define TP_CAUSE_UNKNOWN 0
+#define TP_CAUSE_BORN 1         /* inputs finite, output not */
+#define TP_CAUSE_BETWEEN 2      /* between two watched tensors, in code that is no module */
+#define TP_CAUSE_BAD_BATCH 3    /* what goes into the model isn't finite */
+#define TP_CAUSE_WEIGHT 4       /* a weight was changed between two steps */
+#define TP_CAUSE_OVERFLOW 5     /* beyond what the dtype can hold; evidence: its finite extreme */
+#define TP_CAUSE_ZERO_BY_ZERO 6 /* 0 / 0: all of the input is 0, or all of it the same */
+#define TP_CAUSE_LOG 7          /* log, root or power of a number <= 0; evidence: the input's min */
+#define TP_CAUSE_FLIPPED_BIT 8  /* a single element, out of all proportion */
+#define TP_CAUSE_EMPTY 9        /* something was computed of no elements: an empty expert */
+#define TP_CAUSE_MOMENT 10      /* the optimizer's moments overflowed; evidence: largest gradient */
+#define TP_CAUSE_LOSS_SCALE 11  /* the gradient scaler found infinities and skipped the step */
+#define TP_CAUSE_BACKWARD 12    /* in the backward: gradients that come in are finite */
+#define TP_CAUSE_REDUCTION 13   /* by the reduction over ranks: what went in here is finite */
+#define TP_CAUSE_LOSS 14        /* in the loss: its gradient is where it begins */
+#define TP_CAUSE_MANY_AT_ONCE 15 /* many weights in one step: it was too large */
+#define TP_CAUSE_COUNT 15        /* the largest of them */
+
+#define TP_NO_KEY UINT32_MAX
+
+/* All alerts of one cause, in one rank. Each record of it is complete: the last one is the truth.
+ * Key, order, micro step, call, dtype and shape of the record are those of the tensor that went
+ * wrong first, its producer. It stands among the alerts of the step in which it was made. */
+typedef struct tp_incident {
+    uint32_t number; /* in this rank and attempt, from 1 */
+    uint32_t state;  /* TP_INCIDENT_… */
+    uint32_t severity;
+    uint32_t cause; /* TP_CAUSE_… */
+    uint32_t rule;  /* of the producer's alert, with its op and numbers */
+    uint32_t op;
+    double value;
+    double baseline;
+    double threshold;
+    uint64_t samples;
+    uint64_t first_step;
+    uint64_t last_step; /* that has an alert of it */
+    uint64_t steps;     /* that have one */
+    uint64_t alerts;
+    uint64_t series;  /* keys that have one */
+    uint64_t element; /* row-major index of the offending element; TP_NO_INDEX: not known */
+    uint64_t bits;    /* its pattern, when the index is known */
+    double evidence;  /* what the cause is told by; NaN: nothing */
+    uint32_t witness; /* key of the series that it is told by; TP_NO_KEY: none */
+    uint32_t parent;  /* number of an incident that may have led to this one; 0: none */
+    uint64_t reserved;
+} tp_incident;
 
 /* Statistics by which output columns are named, in the ancestors' words. */
 #define TP_OP_NORM 1
@@ -122,6 +183,7 @@ typedef struct tp_record {
     union {
         tp_stats stats;
         tp_alert alert;
+        tp_incident incident;
         uint64_t words[17];
     } u;
 } tp_record;
@@ -190,6 +252,20 @@ TP_API const char *tp_rule_name(uint32_t rule);
  * TP_ALERT_TEXT. Returns the length without the terminator. */
 #define TP_ALERT_TEXT 160
 TP_API uint64_t tp_alert_describe(const tp_alert *alert, char *text, uint64_t size);
+
+/* "notice" …; NULL if unknown. */
+TP_API const char *tp_severity_name(uint32_t severity);
+
+/* "overflow" …, a short word; NULL if unknown. */
+TP_API const char *tp_cause_name(uint32_t cause);
+
+/* An incident in words, in one line: what, where, value and normal range, since when, how far it
+ * has spread, the likely cause and where to look next. record: one of kind TP_RECORD_INCIDENT; key
+ * and witness: of its keys, witness NULL when there is none. Cut to size - 1 at the end of a
+ * character; TP_INCIDENT_TEXT is enough for names of up to 1,000 bytes. Returns the length. */
+#define TP_INCIDENT_TEXT 4096
+TP_API uint64_t tp_incident_describe(const tp_record *record, const tp_key *key,
+                                     const tp_key *witness, char *text, uint64_t size);
 
 /* The row name of a record: parameters by their name; activations "<module>.input", with "_<slot>"
  * when the side has several tensors and "#<call>" from the second call of a micro step on.

@@ -116,7 +116,64 @@ static bool put_alert(PyObject *dict, const tp_alert *alert)
            put(dict, "baseline", PyFloat_FromDouble(alert->baseline)) &&
            put(dict, "threshold", PyFloat_FromDouble(alert->threshold)) &&
            put(dict, "samples", PyLong_FromUnsignedLongLong(alert->samples)) &&
-           put(dict, "more", PyLong_FromUnsignedLongLong(alert->more));
+           put(dict, "more", PyLong_FromUnsignedLongLong(alert->more)) &&
+           put(dict, "incident", PyLong_FromUnsignedLongLong(alert->incident));
+}
+
+static PyObject *text_or_empty(const char *text)
+{
+    return PyUnicode_FromString(text == NULL ? "" : text);
+}
+
+static const char *state_name(uint32_t state)
+{
+    return state == TP_INCIDENT_BEGINS  ? "begins"
+           : state == TP_INCIDENT_GROWS ? "grows"
+           : state == TP_INCIDENT_ENDS  ? "ends"
+                                        : "";
+}
+
+static bool put_witness(PyObject *dict, const tp_key *key)
+{
+    char row[1024] = "";
+    if (key != NULL) {
+        tp_row_name(key, 0, row, sizeof(row));
+    }
+    return put(dict, "witness", PyUnicode_FromString(row));
+}
+
+static bool put_incident(PyObject *dict, const tp_reader *reader, const tp_record *record)
+{
+    const tp_incident *i = &record->u.incident;
+    const tp_key *key = tp_reader_key(reader, record->key);
+    const tp_key *witness = tp_reader_key(reader, i->witness);
+    char text[TP_INCIDENT_TEXT] = "";
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {{"number", i->number},         {"samples", i->samples}, {"steps", i->steps},
+                  {"first_step", i->first_step}, {"alerts", i->alerts},   {"series", i->series},
+                  {"last_step", i->last_step},   {"parent", i->parent},   {"bits", i->bits}};
+    if (key != NULL) {
+        tp_incident_describe(record, key, witness, text, sizeof(text));
+    }
+    bool ok = put(dict, "state", text_or_empty(state_name(i->state))) &&
+              put(dict, "severity", text_or_empty(tp_severity_name(i->severity))) &&
+              put(dict, "cause", text_or_empty(tp_cause_name(i->cause))) &&
+              put(dict, "rule", text_or_empty(tp_rule_name(i->rule))) &&
+              put(dict, "op", text_or_empty(tp_op_name(i->op))) &&
+              put(dict, "value", PyFloat_FromDouble(i->value)) &&
+              put(dict, "baseline", PyFloat_FromDouble(i->baseline)) &&
+              put(dict, "threshold", PyFloat_FromDouble(i->threshold)) &&
+              put(dict, "evidence", PyFloat_FromDouble(i->evidence)) &&
+              put(dict, "element",
+                  i->element == TP_NO_INDEX ? PyLong_FromLong(-1)
+                                            : PyLong_FromUnsignedLongLong(i->element)) &&
+              put_witness(dict, witness) && put(dict, "text", PyUnicode_FromString(text));
+    for (size_t n = 0; ok && n < sizeof(counts) / sizeof(counts[0]); n++) {
+        ok = put(dict, counts[n].name, PyLong_FromUnsignedLongLong(counts[n].value));
+    }
+    return ok;
 }
 
 static bool put_key(PyObject *dict, const tp_key *key, uint32_t call)
@@ -159,6 +216,8 @@ static PyObject *record_to_dict(const tp_reader *reader, const tp_batch *batch,
               put(dict, "filled", PyBool_FromLong(record->state == TP_SLOT_DONE));
     if (ok && record->kind == TP_RECORD_ALERT) {
         ok = put_alert(dict, &record->u.alert);
+    } else if (ok && record->kind == TP_RECORD_INCIDENT) {
+        ok = put_incident(dict, reader, record);
     } else if (ok && record->kind == TP_RECORD_STATS) {
         ok = put(dict, "dtype", PyUnicode_FromString(tp_dtype_name(record->dtype))) &&
              put(dict, "shape", shape_of(reader, record->shape)) &&
@@ -171,15 +230,20 @@ static PyObject *record_to_dict(const tp_reader *reader, const tp_batch *batch,
     return dict;
 }
 
-static PyObject *records_to_list(const tp_reader *reader, const tp_batch *batch)
+/* Those of one kind; of all kinds where it is 0. */
+static PyObject *records_to_list(const tp_reader *reader, const tp_batch *batch, uint32_t kind)
 {
     const uint64_t count = batch->records == NULL ? 0 : batch->count;
-    PyObject *list = PyList_New((Py_ssize_t)count);
+    PyObject *list = PyList_New(0);
     for (uint64_t i = 0; list != NULL && i < count; i++) {
+        if (kind != 0 && batch->records[i].kind != kind) {
+            continue;
+        }
         PyObject *dict = record_to_dict(reader, batch, &batch->records[i]);
-        if (dict == NULL || PyList_SetItem(list, (Py_ssize_t)i, dict) != 0) {
+        if (dict == NULL || PyList_Append(list, dict) != 0) {
             Py_CLEAR(list);
         }
+        Py_XDECREF(dict);
     }
     return list;
 }
@@ -242,15 +306,20 @@ static PyObject *journal_next(PyObject *object, PyObject *args, PyObject *kwargs
         return Py_BuildValue("{s:s}", "type", "close");
     }
     if (item.type == TP_ITEM_ALERTS) {
-        PyObject *alerts = records_to_list(self->reader, &item.batch);
-        return alerts == NULL
-                   ? NULL
-                   : Py_BuildValue("{s:s,s:K,s:N}", "type", "alerts", "step",
-                                   (unsigned long long)item.batch.step, "alerts", alerts);
+        PyObject *alerts = records_to_list(self->reader, &item.batch, TP_RECORD_ALERT);
+        PyObject *incidents = records_to_list(self->reader, &item.batch, TP_RECORD_INCIDENT);
+        if (alerts == NULL || incidents == NULL) {
+            Py_XDECREF(alerts);
+            Py_XDECREF(incidents);
+            return NULL;
+        }
+        return Py_BuildValue("{s:s,s:K,s:N,s:N}", "type", "alerts", "step",
+                             (unsigned long long)item.batch.step, "alerts", alerts, "incidents",
+                             incidents);
     }
     PyObject *dict = batch_to_dict(&item.batch);
     if (dict != NULL && records &&
-        !put(dict, "records", records_to_list(self->reader, &item.batch))) {
+        !put(dict, "records", records_to_list(self->reader, &item.batch, 0))) {
         Py_CLEAR(dict);
     }
     return dict;

@@ -7,7 +7,7 @@ need no torch.
 
 from tensorprobe._core import ConfigError, Table, compute_stats, isa
 from tensorprobe._core import version as __version__
-from tensorprobe.journal import Alert, Journal, Step
+from tensorprobe.journal import Alert, Incident, Journal, Step
 from tensorprobe.runs import Runs, open  # noqa: A004
 from tensorprobe.session import Session
 from tensorprobe.trainer_mon import TrainerMon
@@ -16,6 +16,7 @@ from tensorprobe.watch import watch
 __all__ = [
     "Alert",
     "ConfigError",
+    "Incident",
     "Journal",
     "Runs",
     "Session",

@@ -41,6 +41,61 @@ class Alert:
     call: int
     vpp_stage: int
     slot: int
+    incident: int
+    """Number of the incident that it belongs to."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """All alerts of one cause, in one rank, as they were at a step.
+
+    name, row, quantity, role, order, micro_step, call, vpp_stage and slot are those of the tensor
+    that went wrong first; rule, op, value, baseline, threshold and samples are those of its alert.
+    """
+
+    number: int
+    """From 1, in this rank and attempt."""
+    state: str
+    """``begins``, ``grows`` or ``ends``."""
+    step: int
+    """When it was so."""
+    severity: str
+    """``notice``, ``warning`` or ``critical``."""
+    cause: str
+    """The likely one: ``born``, ``overflow``, ``weight`` …, or ``unknown``."""
+    text: str
+    """The message, for people."""
+    rule: str
+    name: str
+    row: str
+    quantity: str
+    role: str
+    op: str
+    value: float
+    baseline: float
+    threshold: float
+    samples: int
+    first_step: int
+    last_step: int
+    steps: int
+    """How many steps have an alert of it."""
+    alerts: int
+    series: int
+    element: int
+    """Row-major index of the offending element; -1 where it isn't known."""
+    bits: int
+    """Its pattern, where the index is known."""
+    evidence: float
+    """The number that the cause is told by, or NaN."""
+    witness: str
+    """The row that the cause is told by, or empty."""
+    parent: int
+    """Number of an incident that may have led to this one; 0: none."""
+    order: int
+    micro_step: int
+    call: int
+    vpp_stage: int
+    slot: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +131,10 @@ class Step:
 
 def _alert(values: dict[str, Any]) -> Alert:
     return Alert(**{name: values[name] for name in Alert.__dataclass_fields__})
+
+
+def _incident(values: dict[str, Any]) -> Incident:
+    return Incident(**{name: values[name] for name in Incident.__dataclass_fields__})
 
 
 def _step(item: dict[str, Any]) -> Step:
@@ -129,6 +188,29 @@ class Journal:
             for values in item["alerts"]
         ]
         return sorted(found, key=lambda alert: (alert.step, alert.order))
+
+    def incidents(self, *, changes: bool = False) -> list[Incident]:
+        """Every incident as it is now, in the order in which they began.
+
+        With ``changes`` each state that was recorded: when it began, grew and ended.
+        """
+        found = [
+            (attempt, _incident(values))
+            for attempt, item in self._with_attempts()
+            for values in item["incidents"]
+        ]
+        if changes:
+            return [incident for _, incident in found]
+        latest = {(attempt, incident.number): incident for attempt, incident in found}
+        return list(latest.values())
+
+    def _with_attempts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        attempt = 0
+        for item in self._items():
+            if item["type"] == "step":
+                attempt = item["attempt"]
+            elif item["type"] == "alerts":
+                yield attempt, item
 
     @property
     def closed(self) -> bool:

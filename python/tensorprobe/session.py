@@ -18,7 +18,7 @@ from tensorprobe._ranks import world_size
 from tensorprobe._resume import load_state, state_of
 from tensorprobe._structure import StructurePrinter
 from tensorprobe._targets import Selection, WatchedModule, in_functional_call
-from tensorprobe.journal import Alert, Journal
+from tensorprobe.journal import Alert, Incident, Journal
 
 if TYPE_CHECKING:
     import torch
@@ -416,6 +416,13 @@ class Session:
         """The alerts that are in the journal by now; complete after ``close()``."""
         try:
             return Journal(self._directory).alerts()
+        except FileNotFoundError:
+            return []
+
+    def incidents(self) -> list[Incident]:
+        """What went wrong, one for each cause, as the journal has it by now."""
+        try:
+            return Journal(self._directory).incidents()
         except FileNotFoundError:
             return []
 

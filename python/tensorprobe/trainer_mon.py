@@ -13,7 +13,7 @@ from tensorprobe._config_file import ConfigSource, config_source, is_watched
 from tensorprobe._optimizers import Metrics, torch_optimizer
 from tensorprobe._ranks import launch_id, pipeline_stage, this_rank
 from tensorprobe._resume import check_start, start_at
-from tensorprobe.journal import Alert
+from tensorprobe.journal import Alert, Incident
 from tensorprobe.session import Session
 
 if TYPE_CHECKING:
@@ -297,6 +297,10 @@ class TrainerMon:
     def alerts(self) -> list[Alert]:
         """The alerts that are in the journal by now; complete after ``close()``."""
         return self._attached().alerts()
+
+    def incidents(self) -> list[Incident]:
+        """What went wrong, one for each cause, as the journal has it by now."""
+        return self._attached().incidents()
 
     def close(self) -> None:
         """Removes every hook and writes what is left. A second call does nothing."""

@@ -200,6 +200,7 @@ static const tp_column alerts[] = {
     ALERT(threshold, F64),
     ALERT(samples, I64),
     ALERT(more, I64),
+    ALERT(incident, I64),
 };
 
 static const tp_column steps[] = {

@@ -42,3 +42,19 @@ void tp_text_put_json(tp_buf *out, const char *text)
     }
     tp_buf_put(out, "\"", 1);
 }
+
+/* Readers of event files refuse a text that ends within a character. */
+uint64_t tp_text_whole(const char *text, uint64_t length)
+{
+    uint64_t lead = length;
+    while (lead > 0 && ((uint8_t)text[lead - 1] & 0xc0) == 0x80) {
+        lead--;
+    }
+    if (lead == 0) {
+        return length;
+    }
+    lead--;
+    uint8_t first = (uint8_t)text[lead];
+    uint64_t size = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+    return lead + size > length ? lead : length;
+}

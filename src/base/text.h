@@ -11,6 +11,9 @@
  * terminator. */
 size_t tp_text_character(const char *text);
 
+/* The length without a character of UTF-8 that was cut apart at the end. */
+uint64_t tp_text_whole(const char *text, uint64_t length);
+
 /* As a JSON string, with its quotes; what is no UTF-8 becomes U+FFFD. */
 void tp_text_put_json(tp_buf *out, const char *text);
 

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "cause/incidents.h"
 #include "journal/writer.h"
 #include "monitor/console.h"
 #include "monitor/plan.h"
@@ -19,8 +20,9 @@ struct tp_output {
     tp_rules *rules;
     tp_follower *followers[TP_PLAN_SINKS]; /* NULL: absent, or before the first step */
     bool has_batch; /* the journal has the present step's batch, but not its alerts yet */
-    tp_console console;
-    tp_buf alerts; /* of the present step */
+    tp_incidents *incidents;
+    tp_buf alerts;       /* of the present step, incidents behind them */
+    uint64_t new_alerts; /* among them */
     int lock_fd;
     /* Copies for readers of counters on other threads. */
     atomic_ullong alert_count, bytes_journal, bytes_followers[TP_PLAN_SINKS], followed_steps;
@@ -44,8 +46,11 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
     output->options = *options;
     output->lock_fd = options->lock_fd;
     tp_status status = make_rules(&output->rules, options->config, options->registry);
+    if (status == TP_OK) {
+        status = tp_incidents_new(&output->incidents, options->registry);
+    }
     if (status != TP_OK) {
-        tp_free(output);
+        tp_output_free(output);
         return status;
     }
     *out = output;
@@ -132,10 +137,16 @@ void tp_output_configure(tp_output *output, const tp_config *config)
 static void check_rules(tp_output *output, const tp_batch *batch)
 {
     tp_buf_clear(&output->alerts);
-    if (tp_rules_check(output->rules, batch, &output->alerts) != TP_OK) {
+    tp_status status = tp_rules_check(output->rules, batch, &output->alerts);
+    output->new_alerts = output->alerts.size / sizeof(tp_record);
+    if (status == TP_OK) {
+        status = tp_incidents_update(output->incidents, batch, &output->alerts);
+    }
+    if (status != TP_OK) {
         tp_log(TP_LOG_WARNING, "step %llu: no memory to check the rules",
                (unsigned long long)batch->step);
         tp_buf_clear(&output->alerts);
+        output->new_alerts = 0;
     }
 }
 
@@ -157,9 +168,10 @@ tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *
     }
     if (status == TP_OK) {
         output->has_batch = false; /* the next call is for the next step */
-        atomic_fetch_add(&output->alert_count, count);
+        atomic_fetch_add(&output->alert_count, count > 0 ? output->new_alerts : 0);
         atomic_store(&output->bytes_journal, tp_journal_bytes(output->journal));
-        tp_console_alerts(&output->console, batch->step, alerts, count, output->options.registry);
+        tp_console_incidents(batch->step, alerts, count, output->options.registry,
+                             output->options.directory);
     }
     return status;
 }
@@ -245,6 +257,7 @@ void tp_output_free(tp_output *output)
 {
     if (output != NULL) {
         tp_rules_free(output->rules);
+        tp_incidents_free(output->incidents);
         tp_buf_free(&output->alerts);
         tp_free(output);
     }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "tensorprobe/record.h"
 
 static const char *const op_names[] = {NULL,    "norm", "min", "max",   "mean",
@@ -24,6 +25,7 @@ _Static_assert(LENGTH(op_names) == TP_OP_COUNT + 1, "every op has a name");
 _Static_assert(LENGTH(rule_names) == TP_RULE_COUNT + 1, "every rule has a name");
 _Static_assert(sizeof(tp_stats) == 136, "tp_stats is stored in journals");
 _Static_assert(sizeof(tp_alert) == 136, "tp_alert is stored in journals");
+_Static_assert(sizeof(tp_incident) == 136, "tp_incident is stored in journals");
 _Static_assert(sizeof(tp_record) == 192, "a record is three cache lines");
 
 const char *tp_op_name(uint32_t op)
@@ -78,23 +80,6 @@ double tp_stats_op(const tp_stats *stats, uint32_t op)
     }
 }
 
-/* The length without a character of UTF-8 that was cut apart at the end: readers of event files
- * refuse such text. */
-static uint64_t whole_characters(const char *text, uint64_t length)
-{
-    uint64_t lead = length;
-    while (lead > 0 && ((uint8_t)text[lead - 1] & 0xc0) == 0x80) {
-        lead--;
-    }
-    if (lead == 0) {
-        return length;
-    }
-    lead--;
-    uint8_t first = (uint8_t)text[lead];
-    uint64_t size = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
-    return lead + size > length ? lead : length;
-}
-
 uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size)
 {
     const char *side = key->role == TP_ROLE_INPUT    ? ".input"
@@ -119,31 +104,7 @@ uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size
     if ((uint64_t)length < size) {
         return (uint64_t)length;
     }
-    uint64_t kept = whole_characters(text, size - 1);
+    uint64_t kept = tp_text_whole(text, size - 1);
     text[kept] = '\0';
     return kept;
-}
-
-uint64_t tp_alert_describe(const tp_alert *alert, char *text, uint64_t size)
-{
-    const char *op = tp_op_name(alert->op);
-    const char *many = alert->samples == 1 ? "" : "s";
-    const unsigned long long samples = alert->samples;
-    int length;
-    op = alert->op == TP_OP_ID ? "it" : op != NULL ? op : "?";
-    if (alert->rule == TP_RULE_ALL_ZERO) {
-        length = snprintf(text, size, "%.4g %% of its values have been 0 for %llu step%s",
-                          100 * alert->value, samples, many);
-    } else if (alert->rule == TP_RULE_UNCHANGED_TENSOR) {
-        length = snprintf(text, size, "has not changed for %llu step%s", samples, many);
-    } else if (alert->op == TP_OP_NANS) {
-        length = snprintf(text, size, "%.0f values are NaN", alert->value);
-    } else if (!isnan(alert->baseline)) {
-        const char *kind = alert->rule == TP_RULE_ANOMALY_TURBULENCE ? "mean" : "median";
-        length = snprintf(text, size, "%s is %.4g, the %s of %llu earlier step%s %.4g", op,
-                          alert->value, kind, samples, many, alert->baseline);
-    } else {
-        length = snprintf(text, size, "%s is %.4g", op, alert->value);
-    }
-    return length > 0 ? (uint64_t)length : 0;
 }

@@ -77,7 +77,8 @@ static tp_status anomaly_write_alerts(void *private, uint64_t step, const tp_rec
     for (uint64_t i = 0; i < count; i++) {
         const uint32_t rule = alerts[i].u.alert.rule;
         const tp_key *key = names->key(names->source, alerts[i].key);
-        if (key == NULL || rule >= RULES || sink->counts[rule] == MAX_ANOMALIES) {
+        if (alerts[i].kind != TP_RECORD_ALERT || key == NULL || rule >= RULES ||
+            sink->counts[rule] == MAX_ANOMALIES) {
             continue;
         }
         put_anomaly(sink, step, &alerts[i], key);

@@ -309,7 +309,9 @@ static tp_status database_write_alerts(void *private, uint64_t step, const tp_re
         return status;
     }
     for (uint64_t i = 0; status == TP_OK && i < count; i++) {
-        status = add_alert(sink, &alerts[i], names, error);
+        if (alerts[i].kind == TP_RECORD_ALERT) {
+            status = add_alert(sink, &alerts[i], names, error);
+        }
     }
     return end_transaction(sink, status, error);
 }

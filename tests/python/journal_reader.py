@@ -22,7 +22,11 @@ STATISTICS = (
     "count nan pos_inf neg_inf zeros subnormal min max finite_min finite_max abs_max "
     "abs_max_index sum sum_abs sum_sq m2 sq_exp"
 ).split()
-ALERT = "rule op value baseline threshold samples more".split()
+ALERT = "rule op value baseline threshold samples more incident".split()
+INCIDENT = (
+    "number state severity cause rule op value baseline threshold samples first_step last_step "
+    "steps alerts series element bits evidence witness parent"
+).split()
 HEADER = (
     "step rank attempt pp_stage flags micro_steps unfilled begin_ns end_ns wall_ns hook_ns wait_ns "
     "writer_ns errors count"
@@ -103,8 +107,10 @@ def record_fields(record: bytes) -> dict[str, Any]:
     fields = dict(zip(RECORD, struct.unpack_from("<IIQIIIIIIQQ", record), strict=True))
     if fields["kind"] == 1:
         fields |= zip(STATISTICS, struct.unpack_from("<6Q5dQ4dq", record, 56), strict=True)
-    else:
-        fields |= zip(ALERT, struct.unpack_from("<II3d2Q", record, 56), strict=True)
+    elif fields["kind"] == 2:
+        fields |= zip(ALERT, struct.unpack_from("<II3d3Q", record, 56), strict=True)
+    elif fields["kind"] == 4:
+        fields |= zip(INCIDENT, struct.unpack_from("<6I3d8Qd2I", record, 56), strict=True)
     return fields
 
 

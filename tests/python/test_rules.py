@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from journal_reader import ALERTS, read_journal, record_fields
 from tensorprobe import Journal, TrainerMon
 
 BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
@@ -223,3 +224,51 @@ def test_a_healthy_run_is_silent(tmp_path: Path) -> None:
         optimizer.step()
     monitor.close()
     assert monitor.alerts() == []
+
+
+def test_one_incident_in_a_run(tmp_path: Path) -> None:
+    """A weight that becomes NaN: one incident, read by the independent reader and by ours."""
+    torch.manual_seed(0)
+    last = nn.Linear(8, 1)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), last)
+    optimizer = torch.optim.AdamW(net.parameters())
+    rules = [{"rule_name": "AnomalyNan"}, {"rule_name": "Exploding"}]
+    config = {
+        "xy_distribution": True,
+        "wg_distribution": True,
+        "param_distribution": True,
+        "mv_distribution": True,
+        "format": "api",
+        "alert": {"rules": rules},
+    }
+    monitor = TrainerMon(config, output_dir=tmp_path)
+    monitor.set_monitor(net, optimizer)
+    for step in range(16):
+        if step == 3:
+            with torch.no_grad():
+                last.weight[0, 5] = math.nan
+        net(torch.randn(4, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+    (incident,) = monitor.incidents()
+    alerts = monitor.alerts()
+    assert (incident.row, incident.quantity) == ("2.weight", "param_origin")
+    assert (incident.cause, incident.severity) == ("weight", "critical")
+    assert (incident.first_step, incident.state, incident.step) == (3, "grows", 12)
+    assert {alert.incident for alert in alerts} == {1}
+    until = [alert for alert in alerts if alert.step <= 12]
+    assert incident.alerts == len(until)
+    assert incident.series == len({(a.row, a.quantity) for a in until})
+    assert "first in 2.weight (param_origin): 1 values are NaN" in incident.text
+    changes = Journal(monitor.directory).incidents(changes=True)
+    assert [(change.state, change.steps) for change in changes] == [("begins", 1), ("grows", 10)]
+    stored = [
+        record_fields(record)
+        for item, _ in read_journal(Path(monitor.directory))
+        for record in (item.records if item.type == ALERTS else ())
+    ]
+    found = [fields for fields in stored if fields["kind"] == 4]
+    names = ("first_step", "last_step", "steps", "alerts", "series", "value", "parent", "bits")
+    for ours, theirs in zip(changes, found, strict=True):
+        assert [getattr(ours, name) for name in names] == [theirs[name] for name in names]

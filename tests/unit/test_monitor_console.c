@@ -1,6 +1,7 @@
-/* What a person sees: the first alert of each rule, and no more of the same than is useful. */
+/* What a person sees: a line for each incident that begins, and few while it goes on. */
 #include "check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,13 +34,6 @@ static void end_capture(tp_buf *text)
     unlink(path);
 }
 
-static tp_record alert(uint32_t rule, uint32_t key)
-{
-    tp_record record = {.state = TP_SLOT_DONE, .kind = TP_RECORD_ALERT, .key = key};
-    record.u.alert = (tp_alert){.rule = rule, .op = TP_OP_NANS, .value = 3};
-    return record;
-}
-
 static uint32_t add_key(tp_registry *registry, const char *name)
 {
     const tp_key key = {name, NULL, 0, -1, TP_ACTIVATION, TP_ROLE_OUTPUT, NULL};
@@ -57,60 +51,62 @@ static int count_lines(const tp_buf *text, const char *part)
     return count;
 }
 
-static void test_repeats(void **state)
+static tp_record incident(uint32_t state, uint32_t key, uint32_t witness)
+{
+    tp_record record = {.state = TP_SLOT_DONE, .kind = TP_RECORD_INCIDENT, .key = key};
+    record.u.incident = (tp_incident){.number = 2,
+                                      .state = state,
+                                      .severity = TP_SEVERITY_CRITICAL,
+                                      .cause = TP_CAUSE_BORN,
+                                      .rule = TP_RULE_ANOMALY_NAN,
+                                      .op = TP_OP_NANS,
+                                      .value = 3,
+                                      .baseline = NAN,
+                                      .threshold = NAN,
+                                      .first_step = 3,
+                                      .last_step = 12,
+                                      .steps = state == TP_INCIDENT_BEGINS ? 1 : 10,
+                                      .alerts = 20,
+                                      .series = 2,
+                                      .element = 7,
+                                      .bits = 0x7fc00000,
+                                      .evidence = NAN,
+                                      .witness = witness};
+    return record;
+}
+
+/* Alerts get no line of their own; each record of an incident gets one. */
+static void test_lines(void **state)
 {
     (void)state;
     tp_registry *registry = NULL;
-    tp_console console = {0};
     tp_buf text = TP_BUF_INIT;
     assert_int_equal(tp_registry_new(&registry), TP_OK);
     const uint32_t first = add_key(registry, "fc1");
     const uint32_t second = add_key(registry, "fc2");
+    tp_record alert = {.state = TP_SLOT_DONE, .kind = TP_RECORD_ALERT, .key = first};
+    alert.u.alert = (tp_alert){.rule = TP_RULE_ANOMALY_NAN, .op = TP_OP_NANS, .value = 3};
+    const tp_record begins[] = {alert, alert, incident(TP_INCIDENT_BEGINS, second, first)};
+    const tp_record grows[] = {alert, incident(TP_INCIDENT_GROWS, second, TP_NO_KEY)};
+    const tp_record ends[] = {incident(TP_INCIDENT_ENDS, second, first)};
+    const tp_record nameless[] = {incident(TP_INCIDENT_BEGINS, 99, first)};
     begin_capture();
-    for (uint64_t step = 0; step < 120; step++) {
-        /* fc1 breaks in step 3 and stays broken, but for step 50; in step 80 fc2 comes first. */
-        const tp_record both[] = {alert(TP_RULE_ANOMALY_NAN, step == 80 ? second : first),
-                                  alert(TP_RULE_ANOMALY_NAN, second)};
-        if (step >= 3 && step != 50) {
-            tp_console_alerts(&console, step, both, 2, registry);
-        }
-    }
+    tp_console_incidents(3, begins, 3, registry, "runs/a");
+    tp_console_incidents(12, grows, 2, registry, "runs/a");
+    tp_console_incidents(33, ends, 1, registry, "runs/a");
+    tp_console_incidents(34, nameless, 1, registry, "runs/a");
     end_capture(&text);
-    static const char *const lines[] = {
-        "step 3: AnomalyNan: first in fc1.output (actv): 3 values are NaN\n",
-        "step 12: AnomalyNan: first in fc1.output (actv): 3 values are NaN; the 10th step in a row",
-        "step 51: AnomalyNan: first in fc1.output",
-        "step 60: AnomalyNan: first in fc1.output",
-        "step 80: AnomalyNan: first in fc2.output",
-        "step 81: AnomalyNan: first in fc1.output",
-        "step 90: AnomalyNan: first in fc1.output",
-    };
-    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
-        assert_int_equal(count_lines(&text, lines[i]), 1);
-    }
-    assert_int_equal(count_lines(&text, "\n"), sizeof lines / sizeof lines[0]);
-    tp_buf_free(&text);
-    tp_registry_free(registry);
-}
-
-static void test_rules_apart(void **state)
-{
-    (void)state;
-    tp_registry *registry = NULL;
-    tp_console console = {0};
-    tp_buf text = TP_BUF_INIT;
-    assert_int_equal(tp_registry_new(&registry), TP_OK);
-    const uint32_t first = add_key(registry, "fc1");
-    const tp_record both[] = {alert(TP_RULE_ANOMALY_TURBULENCE, first),
-                              alert(TP_RULE_ANOMALY_NAN, first), alert(TP_RULE_ANOMALY_NAN, first),
-                              alert(99, first)};
-    begin_capture();
-    tp_console_alerts(&console, 0, both, 4, registry);
-    tp_console_alerts(&console, 1, both, 1, registry);
-    tp_console_alerts(&console, 2, both, 4, registry);
-    end_capture(&text);
-    assert_int_equal(count_lines(&text, "AnomalyTurbulence"), 1);
-    assert_int_equal(count_lines(&text, "AnomalyNan"), 2); /* it was away in step 1 */
+    const char *what = "first in fc2.output (actv): 3 values are NaN (element 7 is 0x7fc00000); "
+                       "19 more alerts, 2 series in all";
+    const char *why = "It arises there: fc1.output, which goes in, is as it should be "
+                      "(incident 2, critical; more: runs/a)\n";
+    assert_int_equal(count_lines(&text, what), 2);
+    assert_int_equal(count_lines(&text, why), 1);
+    assert_int_equal(count_lines(&text, "step 3: AnomalyNan: first in"), 1);
+    assert_int_equal(count_lines(&text, "step 12: incident 2 goes on (critical): AnomalyNan: "), 1);
+    assert_int_equal(count_lines(&text, "in all, in 10 steps since step 3. It arises"), 1);
+    assert_int_equal(count_lines(&text, "step 33: incident 2 is over: 20 alerts in 10 steps"), 1);
+    assert_int_equal(count_lines(&text, "\n"), 3);
     tp_buf_free(&text);
     tp_registry_free(registry);
 }
@@ -118,8 +114,7 @@ static void test_rules_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_rules_apart),
+        cmocka_unit_test(test_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

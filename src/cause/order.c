@@ -1,0 +1,60 @@
+#include "cause/order.h"
+
+int32_t tp_stage_of(uint32_t quantity)
+{
+    switch (quantity) {
+    case TP_ACTIVATION:
+        return TP_STAGE_FORWARD;
+    case TP_ACTIVATION_GRAD:
+    case TP_GRAD_UNREDUCED:
+    case TP_GRAD_REDUCED:
+        return TP_STAGE_BACKWARD;
+    case TP_EXP_AVG:
+    case TP_EXP_AVG_SQ:
+    case TP_MG_DIRECTION:
+        return TP_STAGE_OPTIMIZER;
+    case TP_PARAM_UPDATED:
+    case TP_SCALAR:
+    case TP_ADAM_UPDATE:
+    case TP_ADAM_RATIO:
+        return TP_STAGE_AFTER;
+    default:
+        return TP_STAGE_BEFORE;
+    }
+}
+
+tp_moment tp_moment_of(uint64_t step, int32_t pp_stage, const tp_record *record, const tp_key *key)
+{
+    return (tp_moment){
+        .step = step,
+        .micro_step = record->micro_step,
+        .stage = tp_stage_of(key->quantity),
+        .vpp_stage = key->vpp_stage,
+        .pp_stage = pp_stage > 0 ? pp_stage : 0,
+        .order = (int64_t)record->order,
+    };
+}
+
+static int compare(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+int tp_moment_compare(const tp_moment *a, const tp_moment *b)
+{
+    int result = (a->step > b->step) - (a->step < b->step);
+    if (result == 0) {
+        result = (a->micro_step > b->micro_step) - (a->micro_step < b->micro_step);
+    }
+    if (result == 0) {
+        result = compare(a->stage, b->stage);
+    }
+    const int up = a->stage == TP_STAGE_FORWARD ? 1 : -1;
+    if (result == 0) {
+        result = up * compare(a->vpp_stage, b->vpp_stage);
+    }
+    if (result == 0) {
+        result = up * compare(a->pp_stage, b->pp_stage);
+    }
+    return result != 0 ? result : compare(a->order, b->order);
+}
