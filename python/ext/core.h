@@ -28,6 +28,21 @@ typedef struct torch_calls {
     int64_t (*function_modes)(void);
 } torch_calls;
 
+/* Places in torch's objects, in bytes. See tensor_layout.h. */
+#define LAYOUT_DTYPES 64
+#define LAYOUT_DIMS 5
+typedef struct tensor_layout {
+    bool known;
+    uint16_t object; /* of the Python object: the implementation's address */
+    uint16_t keys;   /* of the implementation, as the next six: its dispatch keys */
+    uint16_t dtype, ndim, sizes, strides;
+    uint16_t storage;              /* the storage's address */
+    uint16_t offset;               /* of the first element in the storage, in elements */
+    uint16_t memory;               /* of the storage: the memory's address */
+    uint64_t key_set;              /* of strided tensors in the CPU's memory */
+    uint8_t dtypes[LAYOUT_DTYPES]; /* torch's number of a dtype → TP_F64 … */
+} tensor_layout;
+
 /* State of the module object. Everything under "torch" is looked up at the first use. */
 typedef struct core_state {
     PyTypeObject *monitor_type;
@@ -51,6 +66,7 @@ typedef struct core_state {
     PyTypeObject *parameter_type;
     PyTypeObject *accumulate_grad_type, *copy_slices_type, *view_type; /* of nodes */
     torch_calls calls;
+    tensor_layout layout;
     const dl_exchange_api *exchange; /* NULL: this torch has none */
     PyObject *to_dlpack;
     PyObject *uint8; /* a dtype */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "tensor_layout.h"
 #include "torch_calls.h"
 
 int64_t core_call_int(PyObject *function)
@@ -236,6 +237,9 @@ int core_load_torch(core_state *state)
         }
         torch_calls_find(state);
         state->torch_loaded = true;
+        if (state->exchange != NULL) {
+            tensor_layout_learn(state);
+        }
     }
     Py_DECREF(torch);
     return result;

@@ -9,6 +9,7 @@
 #include "tensor_access.h"
 #include "tensorprobe/record.h"
 #include "tensorprobe/version.h"
+#include "torch_calls.h"
 
 int core_isa_from_name(const char *name)
 {
@@ -376,6 +377,10 @@ static PyMethodDef module_methods[] = {
      METH_VARARGS | METH_KEYWORDS,
      "compute_agreement(gradient, momentum, isa=None)\n--\n\nHow many elements have the same sign: "
      "count, same, opposite, zero, nan, and the share that they make."},
+    {"shortcuts", core_shortcuts, METH_NOARGS,
+     "shortcuts()\n--\n\nWhich ways into torch are in use that don't go through Python or DLPack: "
+     "a "
+     "torch that lacks one is asked in the slower way."},
     {"inert_hook", core_inert_hook, METH_NOARGS,
      "inert_hook()\n--\n\nA module hook that does nothing: what a pickled one becomes."},
     {NULL, NULL, 0, NULL},

@@ -21,7 +21,7 @@ static bool is_dense(const tp_tensor *data)
  * two of its elements is a real part. That is seen sooner than torch answers. */
 static int is_negative_view(core_state *state, const tensor_view *view)
 {
-    if (is_dense(&view->data)) {
+    if (view->is_plain || is_dense(&view->data)) {
         return 0;
     }
     PyObject *answer = PyObject_CallFunctionObjArgs(state->is_neg, view->tensor, NULL);

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "containers.h"
+#include "tensor_layout.h"
 
 #define MAX_NESTING 32 /* containers in containers; a list may contain itself */
 #define MAX_WRAPPERS 4 /* tensors in tensors */
@@ -259,12 +260,25 @@ static PyObject *find_memory(core_state *state, PyObject *tensor, tensor_view *v
     return tensor;
 }
 
+static bool is_of_whole_numbers(uint32_t dtype)
+{
+    return dtype >= TP_I8 && dtype <= TP_BOOL;
+}
+
 /* all: integers and bools too. */
 static bool fill_view(core_state *state, PyObject *whole, tensor_view *view, bool all)
 {
     PyObject *tensor = find_memory(state, whole, view);
     if (tensor == NULL) {
         return explain(whole, view, "its type keeps the values elsewhere", all);
+    }
+    if (state->layout.known && tensor_layout_read(&state->layout, tensor, &view->data)) {
+        view->bytes = bytes_of(&view->data);
+        view->is_plain = true;
+        if (view->data.data == NULL && view->bytes > 0) {
+            view->why = "its memory has been freed";
+        }
+        return all || !is_of_whole_numbers(view->data.dtype);
     }
 
     dl_tensor dl;

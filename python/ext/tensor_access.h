@@ -14,6 +14,7 @@ typedef struct tensor_view {
     PyObject *guard;   /* owned; the entered context manager, NULL: none was needed */
     PyObject *inner; /* owned; the tensor inside of one that keeps its values elsewhere, or NULL */
     const char *why; /* NULL: data can be read; else why not, static */
+    bool is_plain;   /* its values are what its memory says: no view by conj() or the like */
     bool on_device;  /* why says so, and nothing else is in the way: torch can read it there */
     tp_tensor data;  /* shape and strides are borrowed from the tensor */
     uint64_t bytes;  /* of its elements, expanded dimensions included */

@@ -84,3 +84,30 @@ int torch_is_training(const core_state *state, PyObject *module, bool in_dict)
     Py_XDECREF(training);
     return yes;
 }
+
+PyObject *core_shortcuts(PyObject *module, PyObject *Py_UNUSED(unused))
+{
+    core_state *state = PyModule_GetState(module);
+    if (core_load_torch(state) != 0) {
+        return NULL;
+    }
+    const torch_calls *calls = &state->calls;
+    const struct {
+        const char *name;
+        bool in_use;
+    } rows[] = {
+        {"grad_enabled", calls->grad_enabled != NULL},
+        {"graph_task", calls->graph_task != NULL},
+        {"sequence_nr", calls->sequence_nr != NULL},
+        {"function_modes", calls->function_modes != NULL},
+        {"layout", state->layout.known},
+    };
+    PyObject *all = PyDict_New();
+    for (size_t i = 0; all != NULL && i < sizeof(rows) / sizeof(rows[0]); i++) {
+        PyObject *yes = rows[i].in_use ? Py_True : Py_False;
+        if (PyDict_SetItemString(all, rows[i].name, yes) != 0) {
+            Py_CLEAR(all);
+        }
+    }
+    return all;
+}

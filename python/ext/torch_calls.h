@@ -45,4 +45,7 @@ bool torch_is_in_dict(PyTypeObject *type, PyObject *name);
 /* module.training: 1, 0, or -1 with an error set. in_dict: as above, of the module's type. */
 int torch_is_training(const core_state *state, PyObject *module, bool in_dict);
 
+/* _core.shortcuts(): which ways into torch are in use that don't go through Python. */
+PyObject *core_shortcuts(PyObject *module, PyObject *unused);
+
 #endif

@@ -1,0 +1,124 @@
+#include "tensor_layout.h"
+
+#include <string.h>
+
+#include "tensor_access.h"
+
+#define OFFSETS 9
+
+static uint64_t word_at(const char *object, uint16_t place)
+{
+    uint64_t word;
+    memcpy(&word, object + place, sizeof(word));
+    return word;
+}
+
+static const char *address_at(const char *object, uint16_t place)
+{
+    const char *address;
+    memcpy(&address, object + place, sizeof(address));
+    return address;
+}
+
+static uint16_t dtype_at(const tensor_layout *layout, const char *impl)
+{
+    uint16_t number;
+    memcpy(&number, impl + layout->dtype, sizeof(number));
+    return number;
+}
+
+bool tensor_layout_read(const tensor_layout *layout, const PyObject *tensor, tp_tensor *data)
+{
+    const char *impl = address_at((const char *)tensor, layout->object);
+    if (impl == NULL || word_at(impl, layout->keys) != layout->key_set) {
+        return false;
+    }
+    const uint16_t number = dtype_at(layout, impl);
+    const uint32_t dtype = number < LAYOUT_DTYPES ? layout->dtypes[number] : TP_DTYPE_NONE;
+    const uint64_t ndim = word_at(impl, layout->ndim);
+    if (dtype == TP_DTYPE_NONE || ndim > LAYOUT_DIMS) {
+        return false;
+    }
+    const char *memory = address_at(address_at(impl, layout->storage), layout->memory);
+    const uint64_t offset = word_at(impl, layout->offset) * tp_dtype_size(dtype);
+    data->data = memory == NULL ? NULL : memory + offset;
+    data->shape = (const int64_t *)(const void *)(impl + layout->sizes);
+    data->strides = (const int64_t *)(const void *)(impl + layout->strides);
+    data->dtype = dtype;
+    data->ndim = (uint32_t)ndim;
+    return true;
+}
+
+static bool take_places(tensor_layout *layout, PyObject *places, PyObject *keys)
+{
+    uint16_t *const fields[OFFSETS] = {&layout->object,  &layout->keys,   &layout->dtype,
+                                       &layout->ndim,    &layout->sizes,  &layout->strides,
+                                       &layout->storage, &layout->offset, &layout->memory};
+    for (int i = 0; i < OFFSETS; i++) {
+        PyObject *place = PyTuple_GetItem(places, i);
+        *fields[i] = place == NULL ? 0 : (uint16_t)PyLong_AsUnsignedLong(place);
+    }
+    layout->key_set = PyLong_AsUnsignedLongLong(keys);
+    return !PyErr_Occurred();
+}
+
+/* The layout's numbers of dtypes, from tensors of them. */
+static bool number_dtype(tensor_layout *layout, const PyObject *tensor, uint32_t dtype)
+{
+    const uint16_t number = dtype_at(layout, address_at((const char *)tensor, layout->object));
+    if (number >= LAYOUT_DTYPES ||
+        (layout->dtypes[number] != TP_DTYPE_NONE && layout->dtypes[number] != dtype)) {
+        return false;
+    }
+    layout->dtypes[number] = (uint8_t)dtype;
+    return true;
+}
+
+static bool is_same(const tp_tensor *a, const tp_tensor *b, bool is_empty)
+{
+    return a->dtype == b->dtype && a->ndim == b->ndim && (is_empty || a->data == b->data) &&
+           (a->ndim == 0 || (a->shape == b->shape && a->strides == b->strides));
+}
+
+/* tensors: a list. state->layout is not in use yet, so that views are those of DLPack. */
+static bool is_right(core_state *state, tensor_layout *layout, PyObject *tensors)
+{
+    const Py_ssize_t count = PyList_Size(tensors);
+    bool right = count > 0;
+    for (int turn = 0; turn < 2; turn++) {
+        for (Py_ssize_t i = 0; right && i < count; i++) {
+            PyObject *tensor = PyList_GetItem(tensors, i);
+            tensor_view view;
+            tp_tensor found;
+            right = tensor_view_open_any(state, tensor, &view);
+            if (right && turn == 0) {
+                right = number_dtype(layout, tensor, view.data.dtype);
+            } else if (right) {
+                right = view.why == NULL && tensor_layout_read(layout, tensor, &found) &&
+                        is_same(&found, &view.data, view.bytes == 0);
+            }
+            tensor_view_close(&view);
+        }
+    }
+    return right;
+}
+
+void tensor_layout_learn(core_state *state)
+{
+    tensor_layout layout = {.known = false};
+    PyObject *functions = core_hide_from_functions(state);
+    PyObject *dispatch = core_hide_from_dispatch(state);
+    PyObject *module = PyImport_ImportModule("tensorprobe._layout");
+    PyObject *found = module == NULL ? NULL : PyObject_CallMethod(module, "find", NULL);
+    PyObject *tensors = found == NULL || found == Py_None ? NULL : PyTuple_GetItem(found, 2);
+    if (tensors != NULL &&
+        take_places(&layout, PyTuple_GetItem(found, 0), PyTuple_GetItem(found, 1))) {
+        layout.known = is_right(state, &layout, tensors);
+        state->layout = layout;
+    }
+    Py_XDECREF(found);
+    Py_XDECREF(module);
+    core_clear_error();
+    core_show(dispatch);
+    core_show(functions);
+}
