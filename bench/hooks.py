@@ -2,15 +2,25 @@
 
     python bench/hooks.py
 
-Each row is the CPU time of one call with hooks less that of the same call without, in the thread
-that trains (the writer's is in bench/overhead.py), the least of rounds in which both come by
-turns. Goals: a small output at most 0.3 us beyond empty Python hooks; the gradient of a leaf
-module's input, from noting it to its record, at most 10 us.
+Each row is the CPU time of one call with hooks less that of the same call without, or with empty
+hooks, in the thread that trains (the writer's is in bench/overhead.py): the median of rounds in
+which all come by turns. "Beyond" takes a forward pre-hook and a forward hook, both empty, from the
+pre-hook and the hook of the monitor: what is left is the way from a tensor to its filled slot.
+
+* In a module's call: the module makes a tensor of 16 elements, as modules do, and its hooks are
+  called by torch; code and data of the hooks have made way for those of the call meanwhile.
+* Back to back: the two hooks are called again and again, with nothing between.
+* Of tensors that lie there: the module returns one of 2000 tensors that nobody has touched for
+  2000 calls, so that the hook waits for its memory. No training does that.
+
+Goals: a small output less than 150 ns beyond empty hooks in C, and at most 0.3 us beyond empty ones
+in Python, both in a module's call; the gradient of a leaf module's input, from noting it to its
+record, at most 10 us.
 """
 
 from __future__ import annotations
 
-import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,8 +30,11 @@ import torch
 from torch import Tensor, nn
 
 import tensorprobe
+from tensorprobe import _core
 
-CALLS, ROUNDS = 2000, 25
+CALLS, ROUNDS = 1000, 60
+
+Prepare = Callable[[nn.Module], Any]
 
 
 class Ready(nn.Module):
@@ -30,12 +43,24 @@ class Ready(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
-        self.outputs = [torch.randn(16) for _ in range(CALLS)]
+        self.outputs = [torch.randn(16) for _ in range(2 * CALLS)]
         self.number = 0
 
     def forward(self) -> Tensor:
-        self.number = (self.number + 1) % CALLS
+        self.number = (self.number + 1) % len(self.outputs)
         return self.outputs[self.number]
+
+
+class Making(nn.Module):
+    """Makes a small tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.x = torch.randn(16)
+
+    def forward(self) -> Tensor:
+        return self.x.neg()
 
 
 def forward_only(model: nn.Module) -> None:
@@ -51,36 +76,63 @@ def forward_and_backward(model: nn.Module) -> None:
         inner(x).backward(x)
 
 
-def empty_hooks(model: nn.Module) -> None:
+def hooks_alone(model: nn.Module) -> None:
+    inner = model.get_submodule("0")
+    (before,) = inner._forward_pre_hooks.values()
+    (after,) = inner._forward_hooks.values()
+    output = inner.forward()
+    for _ in range(CALLS):
+        before(inner, (), {})
+        after(inner, (), {}, output)
+
+
+def none(model: nn.Module) -> None:
+    """Add no hooks: by what two of these differ tells how much is noise."""
+
+
+def python_hooks(model: nn.Module) -> None:
     inner = model.get_submodule("0")
     inner.register_forward_pre_hook(lambda *_: None, with_kwargs=True)
     inner.register_forward_hook(lambda *_: None, with_kwargs=True)
 
 
+def c_hooks(model: nn.Module) -> None:
+    """Built-in functions that return None: those of a watched model that was pickled."""
+    inner = model.get_submodule("0")
+    inert = _core.inert_hook()
+    inner.register_forward_pre_hook(inert.forward_pre, with_kwargs=True)
+    inner.register_forward_hook(inert.forward, with_kwargs=True)
+
+
 def measure(
-    build: Callable[[], nn.Module],
-    run: Callable[[nn.Module], None],
-    prepare: Callable[[nn.Module], Any],
-) -> float:
-    """Microseconds of a call of a prepared model beyond one as it was built."""
-    plain, other = nn.Sequential(build()), nn.Sequential(build())
-    session = prepare(other)
-    least = {plain: math.inf, other: math.inf}
+    build: Callable[[], nn.Module], run: Callable[[nn.Module], None], *prepares: Prepare
+) -> list[float]:
+    """Microseconds of a call of each prepared model beyond the first of them."""
+    models = [nn.Sequential(build()) for _ in prepares]
+    sessions = [prepare(model) for prepare, model in zip(prepares, models, strict=True)]
+    times: list[list[float]] = [[] for _ in models]
     for number in range(ROUNDS):
-        for model in (plain, other) if number % 2 else (other, plain):
+        for k in range(len(models)):
+            which = (k + number) % len(models)
             begin = time.thread_time()
-            run(model)
-            least[model] = min(least[model], time.thread_time() - begin)
-            if session is not None:
-                session.step()
-    if session is not None:
-        session.close()
-    return (least[other] - least[plain]) / CALLS * 1e6
+            run(models[which])
+            times[which].append(time.thread_time() - begin)
+            if sessions[which] is not None:
+                sessions[which].step()
+    for session in sessions:
+        if session is not None:
+            session.close()
+    return [
+        statistics.median(one - first for one, first in zip(row, times[0], strict=True))
+        / CALLS
+        * 1e6
+        for row in times
+    ]
 
 
 def line(what: str, found: float, goal: float) -> None:
     verdict = "met" if found <= goal else "missed"
-    print(f"{what:41} {found:6.2f} us, goal {goal:g}: {verdict}")
+    print(f"{what:44} {found:7.3f} us, goal {goal:g}: {verdict}")
 
 
 def main() -> None:
@@ -97,22 +149,32 @@ def main() -> None:
 
             return start
 
-        empty = measure(Ready, forward_only, empty_hooks)
-        small = measure(Ready, forward_only, watch(forward_only=True))
+        monitor = watch(forward_only=True)
+        making = measure(Making, forward_only, none, none, python_hooks, c_hooks, monitor)
+        alone = measure(Making, hooks_alone, c_hooks, monitor)
+        ready = measure(Ready, forward_only, c_hooks, monitor)
         linear: Callable[[], nn.Module] = lambda: nn.Linear(4, 4)  # noqa: E731
         sides = {"input": ("tensor", False), "input_grad": ("tensor", True)}
         grads = {
             side: measure(
                 linear,
                 forward_and_backward,
+                none,
                 watch(targets={"0": {side: spec}}, backward_only=backward),
-            )
+            )[1]
             for side, (spec, backward) in sides.items()
         }
-    print(f"empty Python hooks                        {empty:6.2f} us")
-    print(f"a small output                            {small:6.2f} us")
+    _, noise, empty, empty_c, small = making
+    print(f"ways into torch: {_core.shortcuts()}")
+    print(f"no hooks, beside no hooks                    {noise:7.3f} us")
+    print(f"empty Python hooks                           {empty:7.3f} us")
+    print(f"empty C hooks                                {empty_c:7.3f} us")
+    print(f"a small output                               {small:7.3f} us")
+    line("a small output, beyond empty C hooks", small - empty_c, 0.15)
     line("a small output, beyond empty Python hooks", small - empty, 0.3)
-    print(f"a leaf module's input                     {grads['input']:6.2f} us")
+    print(f"the same, back to back, beyond C hooks       {alone[1]:7.3f} us")
+    print(f"of tensors that lie there, beyond C hooks    {ready[1]:7.3f} us")
+    print(f"a leaf module's input                        {grads['input']:7.3f} us")
     line("a leaf module's input_grad", grads["input_grad"], 10)
 
 

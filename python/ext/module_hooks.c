@@ -8,6 +8,7 @@
 #include "input_edges.h"
 #include "recording.h"
 #include "structure.h"
+#include "tensor_layout.h"
 #include "torch_calls.h"
 
 static bool is_linear(const core_state *state, PyObject *module)
@@ -314,6 +315,26 @@ static bool leave(module_hook *hook, frame *running, PyObject *const *values)
     return ok;
 }
 
+/* What most modules return: one tensor. If it is small, its place in memory known, and nothing to
+ * be remembered of it, all this takes less time than to prepare for anything else. 1: it is
+ * recorded, 0: this isn't such a case, -1: that failed. */
+static int leave_quickly(module_hook *hook, const frame *running, PyObject *output)
+{
+    monitor_object *monitor = hook->monitor;
+    const core_state *state = monitor->state;
+    tp_tensor data;
+    if (running->gradients || hook->filter.by_spec || Py_TYPE(output) != state->tensor_type ||
+        !state->layout.known || monitor->config->device_path == TP_DEVICE_PATH_TORCH ||
+        !tensor_layout_read(&state->layout, output, &data) || data.dtype > TP_BF16 ||
+        data.data == NULL || tensor_bytes(&data) > READ_AGAIN_BYTES) {
+        return 0;
+    }
+    site *place = module_hook_site(hook, TP_ACTIVATION, TP_ROLE_OUTPUT, -1);
+    const bool ok =
+        place != NULL && reading_small(monitor, &data, place, running->micro_step, running->call);
+    return ok ? 1 : -1;
+}
+
 /* forward_pre(module, args, kwargs) */
 static PyObject *hook_forward_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -349,9 +370,13 @@ static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     const bool quick = !hook->root && !running->gradients;
     const stopwatch watch = stopwatch_start(monitor, quick, STOPWATCH_AFTER, recorded);
     monitor->exporting = monitor->exporting && !hook->root;
-    PyObject *hidden = recorded ? core_hide_from_functions(monitor->state) : NULL;
-    const bool ok = !recorded || leave(hook, running, args + 1);
-    core_show(hidden);
+    int done = recorded ? leave_quickly(hook, running, args[3]) : 1;
+    if (done == 0) {
+        PyObject *hidden = core_hide_from_functions(monitor->state);
+        done = leave(hook, running, args + 1) ? 1 : -1;
+        core_show(hidden);
+    }
+    const bool ok = done > 0;
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_free_frame(monitor, running);
     stopwatch_stop(monitor, &watch);

@@ -186,8 +186,8 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
     if (negative) {
         change_signs(&out->stats);
     }
-    if (!monitor_is_active(monitor)) {
-        return READ_NOTHING; /* another thread began to close the monitor */
+    if (monitor->is_busy && !monitor_is_active(monitor)) {
+        return READ_NOTHING; /* another thread began to close the monitor meanwhile */
     }
     if (version >= 0) {
         out->entry = memo_add(&monitor->memo, view->tensor, version, &out->stats);
@@ -239,23 +239,21 @@ static bool define_shape(monitor_object *monitor, const reading *values, site *p
     return status == TP_OK;
 }
 
-/* Where nobody ends the step meanwhile, no lock is needed. */
-static tp_record *reserve(monitor_object *monitor, uint32_t key, tp_step **step)
-{
-    const uint64_t now = monitor->is_fresh ? monitor->clock.last : monitor_now(monitor);
-    monitor->is_fresh = false;
-    *step = monitor->step;
-    return *step != NULL ? tp_step_reserve(*step, key, now)
-                         : tp_monitor_reserve(monitor->monitor, key, now, step);
-}
-
 bool reading_record(monitor_object *monitor, const reading *values, site *place,
                     uint32_t micro_step, uint32_t call)
 {
-    tp_step *step;
-    tp_record *slot = NULL;
-    if (!define_shape(monitor, values, place) ||
-        (slot = reserve(monitor, place->key, &step)) == NULL) {
+    if (!define_shape(monitor, values, place)) {
+        PyErr_NoMemory();
+        return false;
+    }
+    const uint64_t now = monitor->is_fresh ? monitor->clock.last : monitor_now(monitor);
+    monitor->is_fresh = false;
+    /* Where nobody ends the step meanwhile, no lock is needed. */
+    tp_step *step = monitor->step;
+    const bool is_alone = step != NULL;
+    tp_record *slot = is_alone ? tp_step_take(step, place->key, now)
+                               : tp_monitor_reserve(monitor->monitor, place->key, now, &step);
+    if (slot == NULL) {
         PyErr_NoMemory();
         return false;
     }
@@ -268,6 +266,27 @@ bool reading_record(monitor_object *monitor, const reading *values, site *place,
     if (values->histogram != NULL) {
         tp_step_add_histogram(step, slot, values->histogram); /* without it the record is good */
     }
-    tp_step_fill(step, slot);
+    if (is_alone) {
+        tp_step_give(slot);
+    } else {
+        tp_step_fill(step, slot);
+    }
     return true;
+}
+
+bool reading_small(monitor_object *monitor, const tp_tensor *data, site *place, uint32_t micro_step,
+                   uint32_t call)
+{
+    reading values;
+    values.dtype = data->dtype;
+    values.ndim = data->ndim;
+    values.shape = data->shape;
+    values.entry = NULL;
+    values.histogram = NULL;
+    const tp_status status = tp_stats_compute(data, monitor->config->eps, &values.stats);
+    if (status != TP_OK) {
+        PyErr_SetString(PyExc_RuntimeError, tp_status_name(status));
+        return false;
+    }
+    return reading_record(monitor, &values, place, micro_step, call);
 }

@@ -31,6 +31,11 @@ typedef struct reading {
 int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
                  reading *out);
 
+/* Reads and records a tensor of at most READ_AGAIN_BYTES, of which state->layout tells everything.
+ * False: an error is set, or memory ran out. */
+bool reading_small(monitor_object *monitor, const tp_tensor *data, site *place, uint32_t micro_step,
+                   uint32_t call);
+
 /* The same of a Python number, as a tensor without dimensions. False: an error is set. */
 bool reading_of_number(const monitor_object *monitor, PyObject *number, reading *out);
 

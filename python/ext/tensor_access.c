@@ -187,15 +187,6 @@ static bool host_can_read(int32_t device)
            device == DL_CUDA_MANAGED;
 }
 
-static uint64_t bytes_of(const tp_tensor *data)
-{
-    uint64_t bytes = tp_dtype_size(data->dtype);
-    for (uint32_t i = 0; i < data->ndim; i++) {
-        bytes *= (uint64_t)data->shape[i];
-    }
-    return bytes;
-}
-
 static bool is_same_attribute(PyObject *a, PyObject *b, const char *name)
 {
     PyObject *of_a = PyObject_GetAttrString(a, name);
@@ -248,6 +239,9 @@ static PyObject *inner_tensor(core_state *state, PyObject *tensor)
 /* Goes to the innermost tensor that has memory; NULL: there is none. */
 static PyObject *find_memory(core_state *state, PyObject *tensor, tensor_view *view)
 {
+    if (Py_TYPE(tensor) == state->tensor_type) {
+        return tensor;
+    }
     for (int depth = 0; tensor_type_kind(state, Py_TYPE(tensor)) == TYPE_WRAPPER; depth++) {
         PyObject *inner = depth < MAX_WRAPPERS ? inner_tensor(state, tensor) : NULL;
         Py_XDECREF(view->inner); /* holds tensor from the second turn on */
@@ -273,7 +267,7 @@ static bool fill_view(core_state *state, PyObject *whole, tensor_view *view, boo
         return explain(whole, view, "its type keeps the values elsewhere", all);
     }
     if (state->layout.known && tensor_layout_read(&state->layout, tensor, &view->data)) {
-        view->bytes = bytes_of(&view->data);
+        view->bytes = tensor_bytes(&view->data);
         view->is_plain = true;
         if (view->data.data == NULL && view->bytes > 0) {
             view->why = "its memory has been freed";
@@ -298,7 +292,7 @@ static bool fill_view(core_state *state, PyObject *whole, tensor_view *view, boo
     view->data.ndim = (uint32_t)dl.ndim;
     view->data.shape = dl.shape;
     view->data.strides = dl.strides;
-    view->bytes = bytes_of(&view->data);
+    view->bytes = tensor_bytes(&view->data);
     view->data.data = dl.data == NULL ? NULL : (const char *)dl.data + dl.byte_offset;
     if (view->data.dtype == TP_DTYPE_NONE) {
         view->why = "its dtype is not supported";
@@ -488,6 +482,10 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bo
 
 bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value, bool integers)
 {
+    if (Py_TYPE(value) == state->tensor_type && list->count < list->capacity) {
+        list->count += view_open(state, value, &list->items[list->count], integers);
+        return true; /* most values are just that */
+    }
     return add_nested(state, list, value, integers, 0);
 }
 

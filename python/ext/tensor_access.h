@@ -20,6 +20,16 @@ typedef struct tensor_view {
     uint64_t bytes;  /* of its elements, expanded dimensions included */
 } tensor_view;
 
+/* Of the elements, expanded dimensions included. */
+static inline uint64_t tensor_bytes(const tp_tensor *data)
+{
+    uint64_t bytes = tp_dtype_size(data->dtype);
+    for (uint32_t i = 0; i < data->ndim; i++) {
+        bytes *= (uint64_t)data->shape[i];
+    }
+    return bytes;
+}
+
 enum type_kind tensor_type_kind(core_state *state, PyTypeObject *type);
 
 /* True: a tensor of floating-point or complex numbers, *view is filled (it may be unreadable:

@@ -164,7 +164,8 @@ static void fetch(const tp_record *slot)
     }
 }
 
-tp_record *tp_step_reserve(tp_step *step, uint32_t key, uint64_t now_ns)
+/* counted: the step isn't complete before the slot is filled. */
+static inline tp_record *take(tp_step *step, uint32_t key, uint64_t now_ns, bool counted)
 {
     uint32_t number = atomic_fetch_add_explicit(&step->reserved, 1, memory_order_relaxed);
     tp_record *slot;
@@ -183,7 +184,9 @@ tp_record *tp_step_reserve(tp_step *step, uint32_t key, uint64_t now_ns)
     if (number + 1 < step->capacity) {
         fetch(slot + 1); /* it is the next one that will be filled */
     }
-    atomic_fetch_add_explicit(&step->references, 1, memory_order_relaxed);
+    if (counted) {
+        atomic_fetch_add_explicit(&step->references, 1, memory_order_relaxed);
+    }
     memset(slot, 0, sizeof *slot);
     slot->key = key;
     slot->order = number;
@@ -191,6 +194,16 @@ tp_record *tp_step_reserve(tp_step *step, uint32_t key, uint64_t now_ns)
     slot->time_ns = now_ns > begin_ns ? now_ns - begin_ns : 0;
     __atomic_store_n(&slot->state, TP_SLOT_RESERVED, __ATOMIC_RELEASE);
     return slot;
+}
+
+tp_record *tp_step_reserve(tp_step *step, uint32_t key, uint64_t now_ns)
+{
+    return take(step, key, now_ns, true);
+}
+
+tp_record *tp_step_take(tp_step *step, uint32_t key, uint64_t now_ns)
+{
+    return take(step, key, now_ns, false);
 }
 
 /* Nothing of the step may be touched after this, unless one holds another reference. */
