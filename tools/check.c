@@ -169,7 +169,10 @@ static void print_rule(const tp_rule_config *rule)
         }
         break;
     case TP_RULE_ANOMALY_TURBULENCE:
-        if (rule->factor) {
+        if (rule->mode == TP_MODE_COMPAT) {
+            printf("a norm or mean is above its moving mean by more than %g %%",
+                   100 * rule->threshold);
+        } else if (rule->mode == TP_MODE_FACTOR) {
             printf("a norm is %g times its mean, or the mean %g times the norm, after %" PRIu64
                    " values",
                    rule->threshold, rule->threshold, rule->min_samples);
@@ -194,8 +197,30 @@ static void print_rule(const tp_rule_config *rule)
         printf("%g %% of an activation or gradient are 0 for %" PRIu64 " steps",
                100 * rule->threshold, rule->min_samples);
         break;
-    default:
+    case TP_RULE_UNCHANGED_TENSOR:
         printf("a parameter doesn't change for %" PRIu64 " steps", rule->min_samples);
+        break;
+    case TP_RULE_GRAD_NORM_SPIKE:
+        printf("the norm of all gradients is %g standard deviations above the median of its last "
+               "%" PRIu32 ", after %" PRIu64 " values",
+               rule->threshold, rule->window, rule->min_samples);
+        break;
+    case TP_RULE_VARIANCE_BOUNDS:
+        printf("a standard deviation is %g times, or 1/%g of, the median of its last %" PRIu32
+               ", after %" PRIu64 " values",
+               rule->threshold, rule->threshold, rule->window, rule->min_samples);
+        break;
+    case TP_RULE_WEIGHT_UPDATE_RATIO:
+        printf("a step changes a parameter's norm by more than %g %%, and ten times the usual, "
+               "after %" PRIu64 " steps",
+               100 * rule->threshold, rule->min_samples);
+        break;
+    case TP_RULE_STALLED_STEP:
+        printf("no step ends for %g s", rule->threshold);
+        break;
+    default:
+        printf("%s passes %g for %" PRIu64 " step%s", tp_rule_name(rule->rule), rule->threshold,
+               rule->min_samples, rule->min_samples > 1 ? "s" : "");
         break;
     }
     for (uint32_t i = 0; i < rule->targets.count; i++) {

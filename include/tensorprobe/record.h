@@ -91,7 +91,16 @@ typedef struct tp_alert {
 #define TP_RULE_LOSS_SPIKE 5
 #define TP_RULE_ALL_ZERO 6
 #define TP_RULE_UNCHANGED_TENSOR 7
-#define TP_RULE_COUNT 7 /* the largest of them */
+#define TP_RULE_DEAD_UNITS 8
+#define TP_RULE_SATURATED 9
+#define TP_RULE_WEIGHT_UPDATE_RATIO 10
+#define TP_RULE_VARIANCE_BOUNDS 11
+#define TP_RULE_GRAD_NORM_SPIKE 12
+#define TP_RULE_UNDERFLOW_SHARE 13
+#define TP_RULE_OVERFLOW_SHARE 14
+#define TP_RULE_MOMENTUM_AGAINST_GRADIENT 15
+#define TP_RULE_STALLED_STEP 16
+#define TP_RULE_COUNT 16 /* the largest of them */
 
 /* How bad it is. */
 #define TP_SEVERITY_NOTICE 1   /* something to know: a dead unit, a skipped step */

@@ -59,7 +59,18 @@ static bool is_broken(const tp_alert *alert)
 
 static uint32_t severity_of(const tp_alert *alert)
 {
-    return is_broken(alert) ? TP_SEVERITY_CRITICAL : TP_SEVERITY_WARNING;
+    switch (alert->rule) {
+    case TP_RULE_STALLED_STEP:
+        return TP_SEVERITY_CRITICAL;
+    case TP_RULE_DEAD_UNITS:
+    case TP_RULE_SATURATED:
+    case TP_RULE_UNDERFLOW_SHARE:
+    case TP_RULE_OVERFLOW_SHARE:
+    case TP_RULE_MOMENTUM_AGAINST_GRADIENT:
+        return TP_SEVERITY_NOTICE;
+    default:
+        return is_broken(alert) ? TP_SEVERITY_CRITICAL : TP_SEVERITY_WARNING;
+    }
 }
 
 static bool is_power_of_ten(uint64_t number)

@@ -44,8 +44,10 @@ void tp_config_defaults(tp_config *config, bool watch)
     config->step_count_per_record = 1000;
     config->rules[0] =
         (tp_rule_config){.rule = TP_RULE_ANOMALY_NAN, .threshold = (double)NAN, .min_samples = 1};
-    config->rules[1] = (tp_rule_config){
-        .rule = TP_RULE_ANOMALY_TURBULENCE, .factor = true, .threshold = 10, .min_samples = 20};
+    config->rules[1] = (tp_rule_config){.rule = TP_RULE_ANOMALY_TURBULENCE,
+                                        .mode = TP_MODE_FACTOR,
+                                        .threshold = 10,
+                                        .min_samples = 20};
     config->rule_count = 2;
 }
 

@@ -24,10 +24,13 @@ typedef struct tp_texts {
     uint32_t count;
 } tp_texts;
 
+#define TP_MODE_RELATIVE 0 /* |x - mean| > t * |mean| */
+#define TP_MODE_FACTOR 1   /* x > t * mean or x < mean / t, of norms: the default of watch() */
+#define TP_MODE_COMPAT 2   /* as msprobe: |x| > mean * (1 + t), the mean a moving one */
+
 typedef struct tp_rule_config {
     uint32_t rule;        /* TP_RULE_… */
-    bool factor;          /* AnomalyTurbulence: x > t * mean or x < mean / t on norms ("mode":
-                             "factor", the default of watch()), else |x - mean| > t * |mean| */
+    uint32_t mode;        /* AnomalyTurbulence: TP_MODE_… */
     double threshold;     /* NaN: none (AnomalyNan without a bound) */
     uint64_t min_samples; /* earlier finite values, or steps, needed before the rule speaks */
     uint32_t window;      /* earlier values of which a median is taken; 0: none is */

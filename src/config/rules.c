@@ -11,7 +11,7 @@
 /* A rule as written; what must fit together is checked when all of it has been read. */
 typedef struct rule_draft {
     uint32_t name;        /* place in rule_names, plus one; 0: absent */
-    uint32_t mode;        /* 0 relative, 1 factor, ABSENT */
+    uint32_t mode;        /* TP_MODE_…, ABSENT */
     double threshold;     /* NaN: absent */
     uint64_t min_samples; /* 0: absent */
     uint32_t window;      /* 0: absent */
@@ -44,14 +44,37 @@ static const struct known_rule {
     {TP_RULE_LOSS_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 10, 1, 16, 32},
     {TP_RULE_ALL_ZERO, MAY_THRESHOLD | MAY_SAMPLES, 1, 0, 5, 0},
     {TP_RULE_UNCHANGED_TENSOR, MAY_SAMPLES, NAN, 0, 5, 0},
+    {TP_RULE_DEAD_UNITS, MAY_THRESHOLD | MAY_SAMPLES, 0.95, 0, 5, 0},
+    {TP_RULE_SATURATED, MAY_THRESHOLD | MAY_SAMPLES, 0.95, 0, 5, 0},
+    {TP_RULE_WEIGHT_UPDATE_RATIO, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 0.1, 0, 16, 32},
+    {TP_RULE_VARIANCE_BOUNDS, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 1000, 1, 16, 32},
+    {TP_RULE_GRAD_NORM_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 20, 1, 16, 32},
+    {TP_RULE_UNDERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES, 0.1, 0, 5, 0},
+    {TP_RULE_OVERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES, 0.5, 0, 1, 0},
+    {TP_RULE_MOMENTUM_AGAINST_GRADIENT, MAY_THRESHOLD | MAY_SAMPLES, 0.2, 0, 5, 0},
+    {TP_RULE_STALLED_STEP, MAY_THRESHOLD, 300, 0.1, 1, 0},
 };
 
-static const char *const rule_names[] = {
-    "AnomalyNan", "AnomalyTurbulence", "Exploding",       "Vanishing",
-    "LossSpike",  "AllZero",           "UnchangedTensor", NULL};
+static const char *const rule_names[] = {"AnomalyNan",
+                                         "AnomalyTurbulence",
+                                         "Exploding",
+                                         "Vanishing",
+                                         "LossSpike",
+                                         "AllZero",
+                                         "UnchangedTensor",
+                                         "DeadUnits",
+                                         "Saturated",
+                                         "WeightUpdateRatio",
+                                         "VarianceBounds",
+                                         "GradNormSpike",
+                                         "UnderflowShare",
+                                         "OverflowShare",
+                                         "MomentumAgainstGradient",
+                                         "StalledStep",
+                                         NULL};
 _Static_assert(LENGTH(rule_names) == LENGTH(known_rules) + 1, "one name for each rule");
 
-static const char *const modes[] = {"relative", "factor", NULL};
+static const char *const modes[] = {"relative", "factor", "compat", NULL};
 
 static tp_status read_rule_name(const tp_config_text *text, const tp_config_field *spec,
                                 json_t *value, const tp_place *place, void *target)
@@ -126,30 +149,38 @@ static const tp_config_field argument_fields[] = {
      .offset = offsetof(rule_draft, threshold),
      .does = "AnomalyNan: the largest magnitude that is right, none: any number is. "
              "AnomalyTurbulence: how far from its own history a value may be. Exploding (20), "
-             "LossSpike (10): how many standard deviations above the median. Vanishing (1000): "
-             "how many times smaller than it. AllZero (1): the share of zeros"},
+             "LossSpike (10), GradNormSpike (20): how many standard deviations above the median. "
+             "Vanishing (1000): how many times smaller than it. VarianceBounds (1000): how many "
+             "times smaller or larger. AllZero (1), DeadUnits (0.95): the share of zeros. "
+             "Saturated (0.95), UnderflowShare (0.1), OverflowShare (0.5): the share that is "
+             "reached. MomentumAgainstGradient (0.2): the share of equal signs. WeightUpdateRatio "
+             "(0.1): the change of a norm in one step. StalledStep (300): seconds"},
     {.name = "mode",
      .read = tp_config_read_word,
      .offset = offsetof(rule_draft, mode),
      .choices = modes,
      .fallback = "\"relative\"",
      .does = "AnomalyTurbulence: fires when |x − m| > threshold · |m|, m being the mean of the "
-             "earlier finite values; or when a norm is above threshold · m or below m / threshold"},
+             "earlier finite values; or when a norm is above threshold · m or below m / threshold; "
+             "or by the formula of msprobe: |x| > m · (1 + threshold), m a moving mean of |x|"},
     {.name = "min_samples",
      .read = tp_config_read_u64,
      .offset = offsetof(rule_draft, min_samples),
      .min = 1,
      .max = 1e9,
-     .does = "how many earlier finite values a rule needs before it speaks: AnomalyTurbulence 1, "
-             "by factor 20; Exploding, Vanishing, LossSpike 16. AllZero, UnchangedTensor: how many "
-             "steps it has to last (5)"},
+     .does =
+         "how many earlier finite values a rule needs before it speaks: AnomalyTurbulence 1, "
+         "by factor 20; Exploding, Vanishing, LossSpike, GradNormSpike, VarianceBounds, "
+         "WeightUpdateRatio 16. AllZero, UnchangedTensor, DeadUnits, Saturated, UnderflowShare, "
+         "MomentumAgainstGradient: how many steps it has to last (5); OverflowShare: 1"},
     {.name = "window",
      .read = tp_config_read_u32,
      .offset = offsetof(rule_draft, window),
      .min = 1,
      .max = WINDOW_MAX,
      .does =
-         "Exploding, Vanishing, LossSpike: how many earlier values the median is taken of (32)"},
+         "Exploding, Vanishing, LossSpike, GradNormSpike, VarianceBounds, WeightUpdateRatio: how "
+         "many earlier values the median is taken of (32)"},
     {.name = "ops",
      .read = read_ops,
      .offset = offsetof(rule_draft, lists.ops),
@@ -219,7 +250,7 @@ static tp_status finish(const tp_config_text *text, const tp_place *place, const
     const struct known_rule *known = &known_rules[draft->name - 1];
     const char *name = rule_names[draft->name - 1];
     const bool turbulence = known->rule == TP_RULE_ANOMALY_TURBULENCE;
-    const bool factor = draft->mode == 1;
+    const bool factor = draft->mode == TP_MODE_FACTOR;
     if (turbulence && isnan(draft->threshold)) {
         return tp_config_fail(text, place,
                               "threshold is missing; write \"args\": {\"threshold\": 0.5}");
@@ -237,7 +268,7 @@ static tp_status finish(const tp_config_text *text, const tp_place *place, const
                               name, known->least, known->threshold);
     }
     rule->rule = known->rule;
-    rule->factor = factor;
+    rule->mode = draft->mode == ABSENT ? TP_MODE_RELATIVE : draft->mode;
     rule->threshold = isnan(draft->threshold) ? known->threshold : draft->threshold;
     rule->window = draft->window > 0 ? draft->window : known->window;
     rule->ops = draft->lists.ops;

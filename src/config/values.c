@@ -383,7 +383,7 @@ tp_status tp_config_read_texts(const tp_config_text *text, const tp_config_field
 tp_status tp_config_read_word(const tp_config_text *text, const tp_config_field *spec,
                               json_t *value, const tp_place *place, void *target)
 {
-    char list[256] = "";
+    char list[400] = "";
     uint32_t count = 0;
     for (; spec->choices[count] != NULL; count++) {
         if (json_is_string(value) && strcmp(json_string_value(value), spec->choices[count]) == 0) {

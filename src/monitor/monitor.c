@@ -91,27 +91,6 @@ static const tp_config *config_of(const tp_monitor *monitor)
     return &monitor->configs->config;
 }
 
-static tp_status name_run(tp_monitor *monitor, const tp_monitor_options *options, tp_error *error)
-{
-    char id[9];
-    const char *base = tp_run_base_directory(options->output_dir);
-    tp_run_make_id(id);
-    const char *run_id = options->run_id != NULL ? options->run_id : id;
-    if (strlen(run_id) >= sizeof monitor->run.run_id || strchr(run_id, '/') != NULL ||
-        strlen(base) >= sizeof monitor->base) {
-        return tp_fail(error, TP_ERR_ARGUMENT,
-                       "run id is longer than %zu characters or holds a slash, or the output "
-                       "directory's name is too long",
-                       sizeof monitor->run.run_id - 1);
-    }
-    strcpy(monitor->run.run_id, run_id);
-    strcpy(monitor->base, base);
-    monitor->run.rank = options->rank;
-    monitor->run.start_wall_ns = tp_clock_wall();
-    monitor->pp_stage = options->pp_stage;
-    return tp_run_directory(monitor->directory, base, options->rank, run_id, error);
-}
-
 /* Where the options, or the configuration, want it. */
 static tp_status resume(tp_monitor *monitor, const tp_monitor_options *options, int *lock_fd,
                         tp_error *error)
@@ -166,6 +145,16 @@ static tp_step *begin_step(tp_monitor *monitor, tp_step *step)
     return step;
 }
 
+static bool peek(void *context, uint64_t *step, tp_record *last)
+{
+    tp_monitor *monitor = context;
+    pthread_mutex_lock(&monitor->step_lock);
+    const bool found = monitor->step != NULL && tp_step_last(monitor->step, last);
+    *step = monitor->step != NULL ? tp_step_header(monitor->step)->step : monitor->step_number;
+    pthread_mutex_unlock(&monitor->step_lock);
+    return found;
+}
+
 tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, tp_error *error)
 {
     if (out == NULL || options == NULL || options->struct_size != sizeof *options) {
@@ -189,7 +178,10 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
     pthread_mutex_init(&monitor->step_lock, NULL);
     monitor->generation = atomic_load(&generation);
     monitor->step_number = options->start_step;
-    status = name_run(monitor, options, error);
+    monitor->run.rank = options->rank;
+    monitor->pp_stage = options->pp_stage;
+    status = tp_run_name(&monitor->run, monitor->base, monitor->directory, options->output_dir,
+                         options->run_id, error);
     if (status == TP_OK && is_watched_rank(monitor)) { /* the others may have no place to write */
         status = tp_run_check_base(monitor->base, error);
     }
@@ -209,9 +201,16 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
         }
     }
     if (status == TP_OK) {
-        const tp_writer_options writer = {
-            monitor->base,      monitor->directory, monitor->run, monitor->pp_stage,
-            config_of(monitor), monitor->registry,  monitor->box, lock_fd};
+        const tp_writer_options writer = {monitor->base,
+                                          monitor->directory,
+                                          monitor->run,
+                                          monitor->pp_stage,
+                                          config_of(monitor),
+                                          monitor->registry,
+                                          monitor->box,
+                                          lock_fd,
+                                          peek,
+                                          monitor};
         status = tp_writer_open(&monitor->writer, &writer, error);
     }
     if (status != TP_OK) {

@@ -1,5 +1,6 @@
 #include "monitor/output.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -174,6 +175,40 @@ tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *
                              output->options.directory);
     }
     return status;
+}
+
+void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *last, double seconds)
+{
+    const tp_batch batch = {.step = step, .pp_stage = output->options.pp_stage};
+    tp_buf alerts = TP_BUF_INIT;
+    tp_error error;
+    if (last == NULL) {
+        tp_log(TP_LOG_WARNING, "step %llu: no step has ended for %.0f s, and none has begun",
+               (unsigned long long)step, seconds);
+        return;
+    }
+    tp_record alert = *last;
+    alert.kind = TP_RECORD_ALERT;
+    alert.flags = 0;
+    alert.arena = 0;
+    alert.u.alert = (tp_alert){.rule = TP_RULE_STALLED_STEP,
+                               .op = TP_OP_ID,
+                               .value = seconds,
+                               .baseline = (double)NAN,
+                               .threshold = (double)NAN};
+    tp_buf_put(&alerts, &alert, sizeof alert);
+    tp_status status =
+        alerts.failed ? TP_ERR_NOMEM : tp_incidents_update(output->incidents, &batch, &alerts);
+    if (status == TP_OK && output->journal != NULL && !output->has_batch) {
+        status = tp_journal_append_alerts(output->journal, step, (const void *)alerts.data,
+                                          alerts.size / sizeof alert, &error);
+    }
+    if (status == TP_OK) {
+        atomic_fetch_add(&output->alert_count, 1);
+    }
+    tp_console_incidents(step, (const void *)alerts.data, alerts.size / sizeof alert,
+                         output->options.registry, output->options.directory);
+    tp_buf_free(&alerts);
 }
 
 static const tp_key *registry_key(const void *source, uint32_t id)

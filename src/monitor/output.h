@@ -20,6 +20,10 @@ void tp_output_move(tp_output *output, const tp_run_info *run, int lock_fd);
  * Makes the directory first if need be. A failed call can be repeated with the same step. */
 tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *error);
 
+/* No step has ended for so many seconds; last: the last record of the open one, NULL: none yet.
+ * Alert and incident go into the journal at once, before the batch of that step. */
+void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *last, double seconds);
+
 /* After it: the followers. */
 void tp_output_follow(tp_output *output, const tp_batch *batch);
 

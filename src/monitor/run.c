@@ -58,6 +58,26 @@ tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t ra
     return TP_OK;
 }
 
+tp_status tp_run_name(tp_run_info *run, char base[TP_PATH_MAX], char directory[TP_PATH_MAX],
+                      const char *output_dir, const char *run_id, tp_error *error)
+{
+    char id[9];
+    const char *folder = tp_run_base_directory(output_dir);
+    tp_run_make_id(id);
+    const char *name = run_id != NULL ? run_id : id;
+    if (strlen(name) >= sizeof run->run_id || strchr(name, '/') != NULL ||
+        strlen(folder) >= TP_PATH_MAX) {
+        return tp_fail(error, TP_ERR_ARGUMENT,
+                       "run id is longer than %zu characters or holds a slash, or the output "
+                       "directory's name is too long",
+                       sizeof run->run_id - 1);
+    }
+    strcpy(run->run_id, name);
+    strcpy(base, folder);
+    run->start_wall_ns = tp_clock_wall();
+    return tp_run_directory(directory, base, run->rank, name, error);
+}
+
 tp_status tp_run_check_base(const char *base, tp_error *error)
 {
     char part[TP_PATH_MAX];

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "tensorprobe/reader.h"
 
 /* The base directory: given (may be NULL), else TENSORPROBE_OUTPUT_DIR, MONITOR_OUTPUT_DIR,
  * KJ600_OUTPUT_DIR, else "./monitor_output". */
@@ -15,6 +16,11 @@ void tp_run_make_id(char id[9]);
 /* "<base>/<Mon><DD>_<HH>-<MM>-<SS>-rank<R>-<id>", of the local time now. */
 tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t rank, const char *id,
                            tp_error *error);
+
+/* Id and start of a run of run->rank, with its base and its directory, from what was asked for;
+ * output_dir and run_id may be NULL. */
+tp_status tp_run_name(tp_run_info *run, char base[TP_PATH_MAX], char directory[TP_PATH_MAX],
+                      const char *output_dir, const char *run_id, tp_error *error);
 
 /* Whether the base directory can be written, or made where it isn't there yet: asks, and makes
  * nothing. The message has the path and the system's reason. */

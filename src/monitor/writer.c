@@ -48,6 +48,8 @@ struct tp_writer {
     uint32_t unjournaled; /* entries that are not in the journal yet: they are the last ones */
     bool head_pending;    /* the next one has slots to be filled: nobody waits for it */
     bool failing;         /* the journal refuses: nobody waits for it */
+    uint64_t idle_since;  /* monotonic clock: the last step was written */
+    bool stall_told;      /* that no other came */
     bool stop;
     bool given_up; /* at the end, after too many failures: no entry is tried any more */
     tp_step *spare[MAX_SPARE];
@@ -152,6 +154,43 @@ static bool journal_until_done(tp_writer *writer, const entry *e, tp_batch *batc
     }
 }
 
+/* How long a step may take before that is told of; 0: for ever. The lock is held. */
+static uint64_t stall_ns(const tp_writer *writer)
+{
+    const tp_config *config = writer->options.config;
+    for (uint32_t i = 0; i < config->rule_count; i++) {
+        if (config->rules[i].rule == TP_RULE_STALLED_STEP) {
+            const double most = (double)(UINT64_MAX / 4);
+            const double ns = config->rules[i].threshold * 1e9;
+            return (uint64_t)(ns < most ? ns : most);
+        }
+    }
+    return 0;
+}
+
+/* Waits for the next step. When none comes for too long, that is said, once. The lock is held, but
+ * not while it is said. */
+static void wait_for_work(tp_writer *writer)
+{
+    const uint64_t limit = stall_ns(writer);
+    if (limit == 0 || writer->stall_told || atomic_load(&writer->steps) == 0) {
+        pthread_cond_wait(&writer->work, &writer->lock);
+        return;
+    }
+    wait_for(&writer->work, &writer->lock, writer->idle_since + limit);
+    const uint64_t now = tp_clock_monotonic();
+    if (writer->count == 0 && !writer->stop && now >= writer->idle_since + limit) {
+        tp_record last;
+        uint64_t step = 0;
+        writer->stall_told = true;
+        const double seconds = (double)(now - writer->idle_since) / 1e9;
+        pthread_mutex_unlock(&writer->lock);
+        const bool any = writer->options.peek(writer->options.context, &step, &last);
+        tp_output_tell_stall(writer->output, step, any ? &last : NULL, seconds);
+        pthread_mutex_lock(&writer->lock);
+    }
+}
+
 /* Waits until the first entry can be written; false when all is done and the end was asked for. */
 static bool next_entry(tp_writer *writer, entry *e)
 {
@@ -173,7 +212,7 @@ static bool next_entry(tp_writer *writer, entry *e)
         } else if (writer->stop) {
             break;
         } else {
-            pthread_cond_wait(&writer->work, &writer->lock);
+            wait_for_work(writer);
         }
     }
     pthread_mutex_unlock(&writer->lock);
@@ -226,6 +265,8 @@ static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
         writer->unjournaled--;
     }
     tp_step *surplus = keep_spare(writer, e->step, is_empty);
+    writer->idle_since = tp_clock_monotonic();
+    writer->stall_told = false;
     pthread_cond_broadcast(&writer->done);
     pthread_mutex_unlock(&writer->lock);
     tp_step_abandon(surplus);

@@ -21,6 +21,11 @@ typedef struct tp_writer_options {
     const tp_registry *registry;
     tp_box *box; /* may be NULL */
     int lock_fd; /* of the directory, where it is there already; else -1 */
+
+    /* Where training is: the number of the open step, and true with its last record if there is
+     * one. From the writer's thread. */
+    bool (*peek)(void *context, uint64_t *step, tp_record *last);
+    void *context;
 } tp_writer_options;
 
 tp_status tp_writer_open(tp_writer **out, const tp_writer_options *options, tp_error *error);

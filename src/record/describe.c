@@ -8,19 +8,60 @@
 #include "base/text.h"
 #include "tensorprobe/record.h"
 
+/* The findings that don't read as "op is value". */
+static int describe_share(const tp_alert *alert, const char *many, char *text, uint64_t size)
+{
+    const unsigned long long samples = alert->samples;
+    const double value = alert->value;
+    switch (alert->rule) {
+    case TP_RULE_ALL_ZERO:
+    case TP_RULE_DEAD_UNITS:
+        return snprintf(text, size, "%.4g %% of its values have been 0 for %llu step%s",
+                        100 * value, samples, many);
+    case TP_RULE_SATURATED:
+        return snprintf(text, size, "has been at its ends to %.4g %% for %llu step%s", 100 * value,
+                        samples, many);
+    case TP_RULE_UNCHANGED_TENSOR:
+        return snprintf(text, size, "has not changed for %llu step%s", samples, many);
+    case TP_RULE_WEIGHT_UPDATE_RATIO:
+        return snprintf(text, size, "one step has changed its norm by %.4g %%, usual are %.3g %%",
+                        100 * value, 100 * alert->baseline);
+    case TP_RULE_VARIANCE_BOUNDS:
+        return snprintf(text, size,
+                        "standard deviation is %.4g, the median of %llu earlier step%s %.4g", value,
+                        samples, many, alert->baseline);
+    case TP_RULE_GRAD_NORM_SPIKE:
+        return snprintf(text, size,
+                        "norm of all gradients is %.4g, the median of %llu earlier step%s %.4g; "
+                        "this one has grown most",
+                        value, samples, many, alert->baseline);
+    case TP_RULE_UNDERFLOW_SHARE:
+        return snprintf(text, size, "%.4g %% of its values have been subnormal for %llu step%s",
+                        100 * value, samples, many);
+    case TP_RULE_OVERFLOW_SHARE:
+        return snprintf(text, size, "reaches %.4g %% of what its dtype can hold", 100 * value);
+    case TP_RULE_MOMENTUM_AGAINST_GRADIENT:
+        return snprintf(text, size,
+                        "%.4g %% of its signs are those of the first moment, for %llu step%s",
+                        100 * value, samples, many);
+    case TP_RULE_STALLED_STEP:
+        return snprintf(text, size, "is the last one, and since then %.0f s have gone", value);
+    default:
+        return -1;
+    }
+}
+
 uint64_t tp_alert_describe(const tp_alert *alert, char *text, uint64_t size)
 {
     const char *op = tp_op_name(alert->op);
     const char *many = alert->samples == 1 ? "" : "s";
     const unsigned long long samples = alert->samples;
-    int length;
+    int length = describe_share(alert, many, text, size);
     op = alert->op == TP_OP_ID ? "it" : op != NULL ? op : "?";
-    if (alert->rule == TP_RULE_ALL_ZERO) {
-        length = snprintf(text, size, "%.4g %% of its values have been 0 for %llu step%s",
-                          100 * alert->value, samples, many);
-    } else if (alert->rule == TP_RULE_UNCHANGED_TENSOR) {
-        length = snprintf(text, size, "has not changed for %llu step%s", samples, many);
-    } else if (alert->op == TP_OP_NANS) {
+    if (length >= 0) {
+        return (uint64_t)length;
+    }
+    if (alert->op == TP_OP_NANS) {
         length = snprintf(text, size, "%.0f values are NaN", alert->value);
     } else if (!isnan(alert->baseline)) {
         const char *kind = alert->rule == TP_RULE_ANOMALY_TURBULENCE ? "mean" : "median";
@@ -179,6 +220,13 @@ const char *tp_cause_name(uint32_t cause)
     return cause < LENGTH(cause_names) ? cause_names[cause] : NULL;
 }
 
+static uint64_t finish(const line *to)
+{
+    const uint64_t kept = tp_text_whole(to->text, to->length);
+    to->text[kept] = '\0';
+    return kept;
+}
+
 uint64_t tp_incident_describe(const tp_record *record, const tp_key *key, const tp_key *witness,
                               char *text, uint64_t size)
 {
@@ -195,6 +243,17 @@ uint64_t tp_incident_describe(const tp_record *record, const tp_key *key, const 
         tp_row_name(witness, 0, of, sizeof of);
     }
     describe_finding(incident, what, sizeof what);
+    if (incident->rule == TP_RULE_STALLED_STEP) {
+        const char *of_what = tp_quantity_name(key->quantity);
+        put(&to,
+            "StalledStep: no step has ended for %.0f s; the last tensor was %s (%s), micro step "
+            "%" PRIu32 ", call %" PRIu32 ", of step %" PRIu64
+            ". Look at what this rank waits for: other ranks, a collective, the data",
+            incident->value, name[0] != '\0' ? name : "the root module's",
+            of_what != NULL ? of_what : "?", record->micro_step, record->call,
+            incident->first_step);
+        return finish(&to);
+    }
     const char *rule = tp_rule_name(incident->rule);
     const char *quantity = tp_quantity_name(key->quantity);
     put(&to, "%s: first in %s (%s): %s", rule != NULL ? rule : "?",
@@ -218,7 +277,5 @@ uint64_t tp_incident_describe(const tp_record *record, const tp_key *key, const 
     if (incident->parent != 0) {
         put(&to, ". Maybe a consequence of incident %" PRIu32, incident->parent);
     }
-    const uint64_t kept = tp_text_whole(text, to.length);
-    text[kept] = '\0';
-    return kept;
+    return finish(&to);
 }

@@ -15,9 +15,23 @@ static const char *const quantity_names[] = {
 
 static const char *const role_names[] = {"", "input", "output"};
 
-static const char *const rule_names[] = {NULL,        "AnomalyNan",     "AnomalyTurbulence",
-                                         "Exploding", "Vanishing",      "LossSpike",
-                                         "AllZero",   "UnchangedTensor"};
+static const char *const rule_names[] = {NULL,
+                                         "AnomalyNan",
+                                         "AnomalyTurbulence",
+                                         "Exploding",
+                                         "Vanishing",
+                                         "LossSpike",
+                                         "AllZero",
+                                         "UnchangedTensor",
+                                         "DeadUnits",
+                                         "Saturated",
+                                         "WeightUpdateRatio",
+                                         "VarianceBounds",
+                                         "GradNormSpike",
+                                         "UnderflowShare",
+                                         "OverflowShare",
+                                         "MomentumAgainstGradient",
+                                         "StalledStep"};
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 

@@ -308,6 +308,18 @@ static tp_record *slot_at(const tp_step *step, uint32_t number)
     return records != NULL ? &records[behind % CHUNK_RECORDS] : NULL;
 }
 
+bool tp_step_last(const tp_step *step, tp_record *last)
+{
+    for (uint32_t number = atomic_load(&step->reserved); number-- > 0;) {
+        const tp_record *slot = slot_at(step, number);
+        if (slot != NULL && __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == TP_SLOT_DONE) {
+            *last = *slot;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Copies all slots to one array, and counts them and those that are not filled. */
 static tp_status join(tp_step *step, uint64_t *kept, uint64_t *unfilled)
 {

@@ -24,7 +24,8 @@ static bool judge(const tp_judgement *judgement, void *memory, tp_alert *alert)
         return false;
     }
     for (uint32_t i = 0; i < judgement->op_count; i++) {
-        if (fabs(judgement->values[i]) > bound) {
+        const bool looks = (judgement->options->ops & (1u << judgement->ops[i])) != 0;
+        if (looks && fabs(judgement->values[i]) > bound) {
             alert->op = judgement->ops[i];
             alert->value = judgement->values[i];
             return true;

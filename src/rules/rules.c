@@ -8,8 +8,10 @@
 #include "rules/rule.h"
 
 static const tp_rule *const table[] = {
-    &tp_rule_nan,        &tp_rule_turbulence, &tp_rule_exploding, &tp_rule_vanishing,
-    &tp_rule_loss_spike, &tp_rule_all_zero,   &tp_rule_unchanged,
+    &tp_rule_nan,        &tp_rule_turbulence,   &tp_rule_exploding, &tp_rule_vanishing,
+    &tp_rule_loss_spike, &tp_rule_all_zero,     &tp_rule_unchanged, &tp_rule_dead_units,
+    &tp_rule_saturated,  &tp_rule_update_ratio, &tp_rule_variance,  &tp_rule_gradient_norm,
+    &tp_rule_underflow,  &tp_rule_overflow,     &tp_rule_momentum,
 };
 
 #define TABLE_LENGTH (sizeof table / sizeof table[0])
@@ -24,14 +26,17 @@ typedef struct place_name {
 typedef struct place {
     place_name name;
     uint32_t quantity;
+    uint32_t role;
     uint64_t applies; /* bit n: the n-th rule looks at it */
+    size_t memory;    /* where it begins: that of one rule that applies behind the other's */
 } place;
 
 /* A rule as it is configured. */
 typedef struct active_rule {
     const tp_rule *rule;
     tp_rule_options options;
-    size_t offset; /* of its memory in a place's */
+    size_t size;  /* of its memory in a place */
+    void *shared; /* by all places; NULL: nothing is */
 } active_rule;
 
 struct tp_rules {
@@ -42,8 +47,7 @@ struct tp_rules {
     uint32_t op_count;
     tp_map place_numbers;
     place *places;
-    uint8_t *memory; /* of the rules: place_memory bytes for each place */
-    size_t place_memory;
+    tp_buf memory; /* of the rules */
     uint32_t place_count, place_capacity;
     uint32_t
         *sequence; /* place of the n-th record of the step before: mostly it is the same again */
@@ -109,9 +113,14 @@ tp_status tp_rules_new(tp_rules **out, const tp_rule_options *options, uint32_t 
     }
     for (uint32_t i = 0; i < rules->rule_count; i++) {
         active_rule *active = &rules->rules[i];
-        active->offset = rules->place_memory;
-        if (active->rule->memory != NULL) {
-            rules->place_memory += active->rule->memory(&active->options, rules->op_count);
+        const tp_rule *rule = active->rule;
+        active->size = rule->memory != NULL ? rule->memory(&active->options, rules->op_count) : 0;
+        if (rule->shared != NULL) {
+            active->shared = tp_calloc(1, rule->shared(&active->options));
+            if (active->shared == NULL) {
+                tp_rules_free(rules);
+                return TP_ERR_NOMEM;
+            }
         }
     }
     *out = rules;
@@ -123,10 +132,13 @@ void tp_rules_free(tp_rules *rules)
     if (rules == NULL) {
         return;
     }
+    for (uint32_t i = 0; i < rules->rule_count; i++) {
+        tp_free(rules->rules[i].shared);
+    }
     tp_map_free(&rules->place_numbers);
     tp_free(rules->rules);
     tp_free(rules->places);
-    tp_free(rules->memory);
+    tp_buf_free(&rules->memory);
     tp_free(rules->sequence);
     tp_free(rules);
 }
@@ -134,17 +146,33 @@ void tp_rules_free(tp_rules *rules)
 static place describe(const tp_rules *rules, const place_name *name)
 {
     const tp_key *key = tp_registry_key(rules->registry, name->key);
-    place new = {*name, key != NULL ? key->quantity : 0, 0};
+    place new = {.name = *name, .memory = rules->memory.size};
+    if (key != NULL) {
+        new.quantity = key->quantity;
+        new.role = key->role;
+    }
     if (new.quantity == TP_ADAM_RATIO) {
         return new; /* 0 / 0 wherever nothing has happened yet; the moments tell what is wrong */
     }
     for (uint32_t i = 0; i < rules->rule_count; i++) {
         const tp_rule_options *options = &rules->rules[i].options;
-        if (options->applies == NULL || (key != NULL && options->applies(options->context, key))) {
+        const uint32_t quantities = rules->rules[i].rule->quantities;
+        if ((quantities == 0 || (quantities & TP_QUANTITY(new.quantity)) != 0) &&
+            (options->applies == NULL ||
+             (key != NULL && options->applies(options->context, key)))) {
             new.applies |= UINT64_C(1) << i;
         }
     }
     return new;
+}
+
+static size_t memory_of(const tp_rules *rules, uint64_t applies)
+{
+    size_t size = 0;
+    for (uint32_t i = 0; i < rules->rule_count; i++) {
+        size += (applies >> i & 1) != 0 ? rules->rules[i].size : 0;
+    }
+    return size;
 }
 
 static tp_status add_place(tp_rules *rules, const place_name *wanted, uint32_t *number)
@@ -156,21 +184,26 @@ static tp_status add_place(tp_rules *rules, const place_name *wanted, uint32_t *
             return TP_ERR_NOMEM;
         }
         rules->places = places;
-        uint8_t *memory = tp_realloc(rules->memory, (size_t)capacity * rules->place_memory + 1);
+        rules->place_capacity = capacity;
+    }
+    const place new = describe(rules, wanted);
+    const size_t size = memory_of(rules, new.applies);
+    if (size > 0) {
+        uint8_t *memory = tp_buf_extend(&rules->memory, size);
         if (memory == NULL) {
+            rules->memory.failed = false; /* what was there is there */
             return TP_ERR_NOMEM;
         }
-        rules->memory = memory;
-        rules->place_capacity = capacity;
+        memset(memory, 0, size);
     }
     tp_status status =
         tp_map_set(&rules->place_numbers, wanted, sizeof *wanted, rules->place_count);
     if (status != TP_OK) {
+        rules->memory.size -= size;
         return status;
     }
     *number = rules->place_count++;
-    rules->places[*number] = describe(rules, wanted);
-    memset(rules->memory + (size_t)*number * rules->place_memory, 0, rules->place_memory);
+    rules->places[*number] = new;
     return TP_OK;
 }
 
@@ -210,25 +243,13 @@ static tp_status reserve_sequence(tp_rules *rules, uint64_t count)
     return TP_OK;
 }
 
-/* Applies one rule to the record; an alert takes over the record's place in the step. */
-static void judge(const tp_rules *rules, uint32_t number, uint32_t quantity, const double *values,
-                  void *memory, const tp_record *record, tp_buf *alerts)
+/* An alert takes over the record's place in the step. */
+static void put_alert(tp_buf *alerts, const tp_record *record, const tp_alert *alert)
 {
-    const active_rule *active = &rules->rules[number];
-    double seen[TP_OP_COUNT];
-    tp_alert alert = {.rule = active->options.rule};
-    for (uint32_t i = 0; i < rules->op_count; i++) {
-        bool looks = (active->options.ops & (1u << rules->ops[i])) != 0;
-        seen[i] = looks ? values[i] : (double)NAN;
-    }
-    const tp_judgement judgement = {&active->options, quantity, &record->u.stats,
-                                    rules->ops,       seen,     rules->op_count};
-    if (active->rule->judge(&judgement, (uint8_t *)memory + active->offset, &alert)) {
-        tp_record fired = *record;
-        fired.kind = TP_RECORD_ALERT;
-        fired.u.alert = alert;
-        tp_buf_put(alerts, &fired, sizeof fired);
-    }
+    tp_record fired = *record;
+    fired.kind = TP_RECORD_ALERT;
+    fired.u.alert = *alert;
+    tp_buf_put(alerts, &fired, sizeof fired);
 }
 
 /* The first alert of each rule says how many others there are. */
@@ -236,13 +257,57 @@ static void count_the_others(tp_buf *alerts, size_t start)
 {
     tp_record *fired = (void *)(alerts->data + start);
     size_t count = (alerts->size - start) / sizeof *fired;
+    size_t first[TP_RULE_COUNT + 1] = {0}; /* of each rule, plus one */
     for (size_t i = 0; i < count; i++) {
-        size_t first = 0;
-        while (fired[first].u.alert.rule != fired[i].u.alert.rule) {
-            first++;
+        const uint32_t rule = fired[i].u.alert.rule;
+        if (first[rule] == 0) {
+            first[rule] = i + 1;
+        } else {
+            fired[first[rule] - 1].u.alert.more++;
         }
-        if (first < i) {
-            fired[first].u.alert.more++;
+    }
+}
+
+/* Gives the record to the rules that look at its place. */
+static void judge_record(const tp_rules *rules, const place *here, const tp_record *record,
+                         uint64_t number, tp_buf *alerts)
+{
+    double values[TP_OP_COUNT];
+    uint8_t *memory = rules->memory.size > 0 ? rules->memory.data + here->memory : NULL;
+    tp_judgement judgement = {.quantity = here->quantity,
+                              .role = here->role,
+                              .dtype = record->dtype,
+                              .stats = &record->u.stats,
+                              .norm = tp_stats_norm(&record->u.stats),
+                              .ops = rules->ops,
+                              .values = values,
+                              .op_count = rules->op_count,
+                              .number = number};
+    for (uint32_t i = 0; i < rules->op_count; i++) {
+        values[i] = rules->ops[i] == TP_OP_NORM ? judgement.norm
+                                                : tp_stats_op(&record->u.stats, rules->ops[i]);
+    }
+    for (uint64_t left = here->applies; left != 0; left &= left - 1) {
+        const active_rule *active = &rules->rules[__builtin_ctzll(left)];
+        tp_alert alert = {.rule = active->options.rule, .baseline = (double)NAN};
+        judgement.options = &active->options;
+        judgement.shared = active->shared;
+        if (active->rule->judge(&judgement, memory, &alert)) {
+            put_alert(alerts, record, &alert);
+        }
+        memory = active->size > 0 ? memory + active->size : memory;
+    }
+}
+
+static void judge_step(const tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
+{
+    for (uint32_t i = 0; i < rules->rule_count; i++) {
+        const active_rule *active = &rules->rules[i];
+        tp_alert alert = {.rule = active->options.rule, .baseline = (double)NAN};
+        uint64_t number = 0;
+        if (active->rule->finish != NULL &&
+            active->rule->finish(&active->options, active->shared, &alert, &number)) {
+            put_alert(alerts, &batch->records[number], &alert);
         }
     }
 }
@@ -256,25 +321,17 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
     tp_status status = reserve_sequence(rules, batch->count);
     for (uint64_t n = 0; status == TP_OK && n < batch->count; n++) {
         const tp_record *record = &batch->records[n];
-        double values[TP_OP_COUNT];
         uint32_t number;
         if (record->state != TP_SLOT_DONE || record->kind != TP_RECORD_STATS) {
             continue;
         }
         status = find_place(rules, n, record, &number);
-        if (status != TP_OK) {
-            break;
+        if (status == TP_OK && rules->places[number].applies != 0) {
+            judge_record(rules, &rules->places[number], record, n, alerts);
         }
-        const place *here = &rules->places[number];
-        uint8_t *memory = rules->memory + (size_t)number * rules->place_memory;
-        for (uint32_t i = 0; i < rules->op_count; i++) {
-            values[i] = tp_stats_op(&record->u.stats, rules->ops[i]);
-        }
-        for (uint32_t r = 0; r < rules->rule_count; r++) {
-            if ((here->applies & (UINT64_C(1) << r)) != 0) {
-                judge(rules, r, here->quantity, values, memory, record, alerts);
-            }
-        }
+    }
+    if (status == TP_OK) {
+        judge_step(rules, batch, alerts);
     }
     if (alerts->failed) {
         return TP_ERR_NOMEM;

@@ -13,6 +13,7 @@
  * scalars: a loss has to fall). mean: of earlier finite values. */
 #define TP_TURBULENCE_RELATIVE 0
 #define TP_TURBULENCE_FACTOR 1
+#define TP_TURBULENCE_COMPAT 2 /* the exact formula of msprobe, with its weaknesses */
 
 #define TP_WINDOW_MAX 256
 

@@ -1,8 +1,9 @@
-/* Exploding, Vanishing, LossSpike: the norm of a tensor, or a logged number, leaves the range of
- * its last values. Judged by their median, and by the median of the distances from it (MAD, which
- * 1.4826 turns into a standard deviation where values are normal: Rousseeuw and Croux 1993), so
- * that a few odd values among them change nothing. Values that alarm stay out, until so many of
- * them came in a row as the window holds: then they are the new normal. */
+/* Exploding, Vanishing, LossSpike, VarianceBounds, GradNormSpike: a norm, a logged number or a
+ * standard deviation leaves the range of its last values. Judged by their median, and by the median
+ * of the distances from it (MAD, which 1.4826 turns into a standard deviation where values are
+ * normal: Rousseeuw and Croux 1993), so that a few odd values among them change nothing. Values
+ * that alarm stay out, until so many of them came in a row as the window holds: then they are the
+ * new normal. */
 #include <math.h>
 #include <string.h>
 
@@ -28,6 +29,11 @@ static double highest(const tp_window *window, const tp_rule_options *options)
     double deviation = DEVIATION_OF_MAD * tp_window_deviation(window, options->window);
     double least = LEAST_DEVIATION * fabs(median);
     return median + options->threshold * (deviation > least ? deviation : least);
+}
+
+static double by_factor(const tp_window *window, const tp_rule_options *options)
+{
+    return tp_window_median(window, options->window) * options->threshold;
 }
 
 static double lowest(const tp_window *window, const tp_rule_options *options)
@@ -62,23 +68,18 @@ static bool judge_bound(const tp_rule_options *options, tp_window *window, doubl
 
 static bool judge_exploding(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
-    return judgement->quantity != TP_SCALAR &&
-           judge_bound(judgement->options, memory, tp_stats_norm(judgement->stats), 1, highest,
-                       alert);
+    return judge_bound(judgement->options, memory, judgement->norm, 1, highest, alert);
 }
 
 static bool judge_vanishing(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
-    return judgement->quantity != TP_SCALAR &&
-           judge_bound(judgement->options, memory, tp_stats_norm(judgement->stats), -1, lowest,
-                       alert);
+    return judge_bound(judgement->options, memory, judgement->norm, -1, lowest, alert);
 }
 
 /* A number may be negative: it is its value that counts, not its size. */
 static bool judge_loss(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
-    if (judgement->quantity != TP_SCALAR ||
-        !judge_bound(judgement->options, memory, tp_stats_mean(judgement->stats), 1, highest,
+    if (!judge_bound(judgement->options, memory, tp_stats_mean(judgement->stats), 1, highest,
                      alert)) {
         return false;
     }
@@ -86,9 +87,88 @@ static bool judge_loss(const tp_judgement *judgement, void *memory, tp_alert *al
     return true;
 }
 
+/* The standard deviation, on both sides: a tensor that becomes constant keeps its norm. */
+static bool judge_variance(const tp_judgement *judgement, void *memory, tp_alert *alert)
+{
+    const tp_stats *stats = judgement->stats;
+    const double value = tp_stats_std(stats);
+    tp_window *window = memory;
+    if (stats->count < 2 || tp_stats_norm(stats) == 0 || !isfinite(value)) {
+        return false; /* AllZero's affair, and AnomalyNan's */
+    }
+    const bool is_low =
+        window->count > 0 && tp_window_median(window, judgement->options->window) > value;
+    return judge_bound(judgement->options, memory, value, is_low ? -1 : 1,
+                       is_low ? lowest : by_factor, alert);
+}
+
+/* Of a step: the norm of all gradients, and which of them has grown most. */
+typedef struct gradient_norm {
+    double sum_sq;
+    double growth; /* of the square of a norm since the step before */
+    uint64_t number;
+    uint64_t count;
+    tp_window window; /* of the norms: it has the rest of the memory */
+} gradient_norm;
+
+static size_t gradient_shared(const tp_rule_options *options)
+{
+    return sizeof(gradient_norm) + tp_window_memory(options->window);
+}
+
+static size_t gradient_memory(const tp_rule_options *options, uint32_t op_count)
+{
+    (void)options;
+    (void)op_count;
+    return sizeof(double);
+}
+
+static bool add_gradient(const tp_judgement *judgement, void *memory, tp_alert *alert)
+{
+    gradient_norm *all = judgement->shared;
+    double *before = memory;
+    const double square = judgement->norm * judgement->norm;
+    (void)alert;
+    if (all->count == 0 || square - *before > all->growth) {
+        all->growth = square - *before;
+        all->number = judgement->number;
+    }
+    all->count++;
+    all->sum_sq += square;
+    *before = isfinite(square) ? square : 0;
+    return false;
+}
+
+static bool judge_gradients(const tp_rule_options *options, void *shared, tp_alert *alert,
+                            uint64_t *number)
+{
+    gradient_norm *all = shared;
+    const double norm = sqrt(all->sum_sq);
+    const bool any = all->count > 0;
+    *number = all->number;
+    all->sum_sq = 0;
+    all->count = 0;
+    return any && judge_bound(options, &all->window, norm, 1, highest, alert);
+}
+
+#define TENSORS (~TP_QUANTITY(TP_SCALAR) & ~TP_QUANTITY(TP_MG_DIRECTION))
+
 const tp_rule tp_rule_exploding = {
-    .rule = TP_RULE_EXPLODING, .memory = memory, .judge = judge_exploding};
+    .rule = TP_RULE_EXPLODING, .quantities = TENSORS, .memory = memory, .judge = judge_exploding};
 const tp_rule tp_rule_vanishing = {
-    .rule = TP_RULE_VANISHING, .memory = memory, .judge = judge_vanishing};
-const tp_rule tp_rule_loss_spike = {
-    .rule = TP_RULE_LOSS_SPIKE, .memory = memory, .judge = judge_loss};
+    .rule = TP_RULE_VANISHING, .quantities = TENSORS, .memory = memory, .judge = judge_vanishing};
+const tp_rule tp_rule_loss_spike = {.rule = TP_RULE_LOSS_SPIKE,
+                                    .quantities = TP_QUANTITY(TP_SCALAR),
+                                    .memory = memory,
+                                    .judge = judge_loss};
+const tp_rule tp_rule_variance = {.rule = TP_RULE_VARIANCE_BOUNDS,
+                                  .quantities =
+                                      TP_QUANTITY(TP_ACTIVATION) | TP_QUANTITY(TP_ACTIVATION_GRAD),
+                                  .memory = memory,
+                                  .judge = judge_variance};
+const tp_rule tp_rule_gradient_norm = {.rule = TP_RULE_GRAD_NORM_SPIKE,
+                                       .quantities = TP_QUANTITY(TP_GRAD_REDUCED),
+                                       .memory = gradient_memory,
+                                       .shared = gradient_shared,
+                                       .judge = add_gradient,
+                                       .finish = judge_gradients};

@@ -12,7 +12,7 @@ static size_t count_memory(const tp_rule_options *options, uint32_t op_count)
     return sizeof(uint64_t);
 }
 
-static bool has_lasted(const tp_rule_options *options, bool still, uint64_t *steps, tp_alert *alert)
+bool tp_rule_lasts(const tp_rule_options *options, bool still, uint64_t *steps, tp_alert *alert)
 {
     *steps = still ? *steps + 1 : 0;
     if (*steps != options->min_samples) {
@@ -28,13 +28,13 @@ static bool has_lasted(const tp_rule_options *options, bool still, uint64_t *ste
 static bool judge_zero(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
     const tp_stats *stats = judgement->stats;
-    if (judgement->quantity > TP_GRAD_REDUCED || stats->count == 0) {
+    if (stats->count == 0) {
         return false;
     }
     double share = (double)stats->zeros / (double)stats->count;
     alert->op = TP_OP_ZEROS;
     alert->value = share;
-    return has_lasted(judgement->options, share >= judgement->options->threshold, memory, alert);
+    return tp_rule_lasts(judgement->options, share >= judgement->options->threshold, memory, alert);
 }
 
 typedef struct unchanged {
@@ -56,7 +56,7 @@ static bool judge_unchanged(const tp_judgement *judgement, void *memory, tp_aler
 {
     unchanged *last = memory;
     const tp_stats *stats = judgement->stats;
-    if (judgement->quantity != TP_PARAM_UPDATED || stats->count == 0) {
+    if (stats->count == 0) {
         return false;
     }
     /* What has become NaN is AnomalyNan's affair. */
@@ -66,10 +66,16 @@ static bool judge_unchanged(const tp_judgement *judgement, void *memory, tp_aler
     last->stats = *stats;
     alert->op = TP_OP_NORM;
     alert->value = tp_stats_norm(stats);
-    return has_lasted(judgement->options, same, &last->steps, alert);
+    return tp_rule_lasts(judgement->options, same, &last->steps, alert);
 }
 
-const tp_rule tp_rule_all_zero = {
-    .rule = TP_RULE_ALL_ZERO, .memory = count_memory, .judge = judge_zero};
-const tp_rule tp_rule_unchanged = {
-    .rule = TP_RULE_UNCHANGED_TENSOR, .memory = unchanged_memory, .judge = judge_unchanged};
+const tp_rule tp_rule_all_zero = {.rule = TP_RULE_ALL_ZERO,
+                                  .quantities =
+                                      TP_QUANTITY(TP_ACTIVATION) | TP_QUANTITY(TP_ACTIVATION_GRAD) |
+                                      TP_QUANTITY(TP_GRAD_UNREDUCED) | TP_QUANTITY(TP_GRAD_REDUCED),
+                                  .memory = count_memory,
+                                  .judge = judge_zero};
+const tp_rule tp_rule_unchanged = {.rule = TP_RULE_UNCHANGED_TENSOR,
+                                   .quantities = TP_QUANTITY(TP_PARAM_UPDATED),
+                                   .memory = unchanged_memory,
+                                   .judge = judge_unchanged};

@@ -3,6 +3,8 @@
 
 #include "rules/rule.h"
 
+#define COMPAT_DECAY 0.99
+
 /* Of one op: its earlier finite values. */
 typedef struct baseline {
     double sum;
@@ -51,15 +53,47 @@ static void take(const tp_rule_options *options, baseline *base, double value, b
     base->count++;
 }
 
+/* As msprobe does it: the mean is a moving one of magnitudes, beginning with the first of them; it
+ * takes in everything, NaN included, after which it never speaks again; deviations downwards don't
+ * count, and only those of norm and mean are told of. */
+static bool judge_compat(const tp_judgement *judgement, baseline *baselines, tp_alert *alert)
+{
+    bool fires = false;
+    for (uint32_t i = 0; i < judgement->op_count; i++) {
+        const uint32_t op = judgement->ops[i];
+        baseline *base = &baselines[i];
+        const double size = fabs(judgement->values[i]);
+        if ((judgement->options->ops & (1u << op)) == 0) {
+            continue;
+        }
+        const double mean = base->count > 0 ? base->sum : size;
+        if (!fires && (op == TP_OP_NORM || op == TP_OP_MEAN) &&
+            size > mean * (1 + judgement->options->threshold)) {
+            alert->op = op;
+            alert->value = judgement->values[i];
+            alert->baseline = mean;
+            alert->threshold = judgement->options->threshold;
+            alert->samples = base->count;
+            fires = true;
+        }
+        base->sum = COMPAT_DECAY * mean + (1 - COMPAT_DECAY) * size;
+        base->count++;
+    }
+    return fires;
+}
+
 static bool judge(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
     const tp_rule_options *options = judgement->options;
     baseline *baselines = memory;
     bool fires = false;
+    if (options->mode == TP_TURBULENCE_COMPAT) {
+        return judge_compat(judgement, baselines, alert);
+    }
     for (uint32_t i = 0; i < judgement->op_count; i++) {
         baseline *base = &baselines[i];
         double value = judgement->values[i];
-        if (!isfinite(value)) {
+        if (!isfinite(value) || (options->ops & (1u << judgement->ops[i])) == 0) {
             continue;
         }
         double mean = base->sum / (double)base->count;

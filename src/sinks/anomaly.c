@@ -15,7 +15,7 @@
 /* Of each rule: what one rule says in every step leaves room for what another says once. */
 #define MAX_ANOMALIES 10000u
 #define RULES (TP_RULE_COUNT + 1)
-#define CURSOR_SIZE (12 + 4 * (size_t)RULES)
+#define CURSOR_SIZE (12 + 4 * (size_t)RULES) /* of earlier versions less: they had fewer rules */
 
 typedef struct anomaly {
     tp_sink_options options;
@@ -182,8 +182,13 @@ static void make_link(const anomaly *sink)
     }
 }
 
+static bool is_cursor(size_t size)
+{
+    return size > 12 && size <= CURSOR_SIZE && size % 4 == 0;
+}
+
 /* Takes up what the file held when the cursor was written. */
-static tp_status resume(anomaly *sink, const uint8_t *cursor, tp_error *error)
+static tp_status resume(anomaly *sink, const uint8_t *cursor, size_t cursor_size, tp_error *error)
 {
     const uint64_t size = tp_get_u64(cursor);
     tp_status status = tp_file_read_at_most(sink->path, size, &sink->text, error);
@@ -192,7 +197,7 @@ static tp_status resume(anomaly *sink, const uint8_t *cursor, tp_error *error)
     }
     sink->pp_stage = (int32_t)tp_get_u32(cursor + 8);
     if (status == TP_OK && sink->text.size == size) {
-        for (uint32_t i = 0; i < RULES; i++) {
+        for (uint32_t i = 0; 12 + 4 * ((size_t)i + 1) <= cursor_size; i++) {
             sink->counts[i] = tp_get_u32(cursor + 12 + 4 * (size_t)i);
         }
         return TP_OK;
@@ -215,17 +220,17 @@ static tp_status anomaly_open(void *private, const tp_sink_options *options, con
         make_link(sink);
         return TP_OK;
     }
-    if (cursor_size != CURSOR_SIZE) {
+    if (!is_cursor(cursor_size)) {
         return tp_fail(error, TP_ERR_CORRUPT, "the cursor of %s has a wrong size", sink->path);
     }
-    return resume(sink, cursor, error);
+    return resume(sink, cursor, cursor_size, error);
 }
 
 static bool anomaly_is_whole(const tp_sink_options *options, const uint8_t *cursor,
                              size_t cursor_size)
 {
     char path[TP_PATH_MAX];
-    return cursor_size != CURSOR_SIZE || tp_get_u64(cursor) == 0 ||
+    return !is_cursor(cursor_size) || tp_get_u64(cursor) == 0 ||
            tp_path_join(path, options->directory, FILE_NAME) != TP_OK ||
            tp_file_has(path, tp_get_u64(cursor));
 }

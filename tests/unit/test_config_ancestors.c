@@ -182,7 +182,7 @@ static void test_first_document(void **state)
     assert_memory_equal(c.ops, ops, sizeof ops);
     assert_int_equal(c.rule_count, 1);
     assert_int_equal(c.rules[0].rule, TP_RULE_ANOMALY_TURBULENCE);
-    assert_true(c.rules[0].threshold == 0.5 && !c.rules[0].factor);
+    assert_true(c.rules[0].threshold == 0.5 && c.rules[0].mode == TP_MODE_RELATIVE);
     assert_true(c.eps == 1e-8);
     tp_config_free(&c);
     assert_string_equal(

@@ -116,7 +116,7 @@ static void test_watch_defaults(void **state)
     assert_int_equal(c.rules[0].rule, TP_RULE_ANOMALY_NAN);
     assert_true(isnan(c.rules[0].threshold));
     assert_int_equal(c.rules[1].rule, TP_RULE_ANOMALY_TURBULENCE);
-    assert_true(c.rules[1].factor && c.rules[1].threshold == 10);
+    assert_true(c.rules[1].mode == TP_MODE_FACTOR && c.rules[1].threshold == 10);
     assert_int_equal(c.rules[1].min_samples, 20);
     tp_config_free(&c);
     c = read_good("{\"alert\": {\"rules\": []}, \"format\": \"csv\"}", true);
@@ -225,11 +225,11 @@ static void test_rules(void **state)
     assert_true(isnan(c.rules[0].threshold));
     assert_true(c.rules[1].threshold == 1e10);
     assert_int_equal(c.rules[2].rule, TP_RULE_ANOMALY_TURBULENCE);
-    assert_true(c.rules[2].threshold == 1 && !c.rules[2].factor);
+    assert_true(c.rules[2].threshold == 1 && c.rules[2].mode == TP_MODE_RELATIVE);
     assert_int_equal(c.rules[2].min_samples, 1);
-    assert_true(c.rules[3].threshold == 5.5 && c.rules[3].factor);
+    assert_true(c.rules[3].threshold == 5.5 && c.rules[3].mode == TP_MODE_FACTOR);
     assert_int_equal(c.rules[3].min_samples, 20);
-    assert_true(c.rules[4].threshold == 0 && !c.rules[4].factor);
+    assert_true(c.rules[4].threshold == 0 && c.rules[4].mode == TP_MODE_RELATIVE);
     assert_int_equal(c.rules[4].min_samples, 3);
     tp_config_free(&c);
 }
