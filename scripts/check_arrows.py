@@ -22,6 +22,7 @@ MAX_COLUMNS = 100
 FOREIGN = {
     "jansson.h": "config",
     "pcre2.h": "config",
+    "png.h": "sinks",
     "sqlite3.h": "sinks",
     "zstd.h": "journal",
     "protobuf-c/protobuf-c.h": "sinks",

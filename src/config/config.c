@@ -23,6 +23,7 @@ void tp_config_defaults(tp_config *config, bool watch)
         .eps = 1e-8,
         .formats = TP_FORMAT_TENSORBOARD,
         .step_count_per_record = 1,
+        .tensorboard_tags = 20000,
         .step_interval = 1,
         .collect_times = 100000000,
         .exit_after_struct = true,

@@ -104,6 +104,7 @@ typedef struct tp_config {
     uint32_t formats; /* TP_FORMAT_… */
     uint32_t ndigits; /* 0: exact */
     uint64_t step_count_per_record;
+    uint64_t tensorboard_tags; /* 0: no limit */
     tp_rule_config rules[TP_MAX_RULES];
     uint32_t rule_count;
     uint64_t segment_bytes; /* journal.segment_bytes */

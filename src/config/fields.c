@@ -260,6 +260,13 @@ static const tp_config_field root_fields[] = {
      .fallback = "1",
      .for_watch = "1000",
      .does = "steps in one CSV file"},
+    {.name = "tensorboard_tags",
+     .read = tp_config_read_u64,
+     AT(tensorboard_tags),
+     .max = 1e9,
+     .fallback = "20000",
+     .does = "tags in the TensorBoard files at most, 0: no limit; of further series each step has "
+             "the smallest and largest value, under `others/`"},
     {.name = "append_output",
      .read = tp_config_read_stamps,
      AT(append_output),

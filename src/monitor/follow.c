@@ -71,6 +71,7 @@ tp_status tp_follow_options(const tp_sink *sink, tp_sink_options *options,
         options->op_count = config.op_count;
         options->ndigits = config.ndigits;
         options->steps_per_file = config.step_count_per_record;
+        options->max_tags = config.tensorboard_tags;
         options->rank = tp_reader_run(reader)->rank;
         tp_config_free(&config);
         tp_reader_close(&reader);

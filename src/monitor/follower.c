@@ -41,6 +41,7 @@ static void put_options(tp_buf *blob, const tp_sink_options *options)
     tp_buf_put_u32(blob, options->rank);
     tp_buf_put_u32(blob, options->ndigits);
     tp_buf_put_u64(blob, options->steps_per_file);
+    tp_buf_put_u64(blob, options->max_tags);
     tp_buf_put_u32(blob, options->op_count);
     for (uint32_t i = 0; i < options->op_count; i++) {
         tp_buf_put_u32(blob, options->ops[i]);
@@ -51,19 +52,20 @@ static void put_options(tp_buf *blob, const tp_sink_options *options)
 static size_t get_options(const tp_buf *blob, tp_sink_options *options, uint32_t ops[TP_OP_COUNT])
 {
     const uint8_t *bytes = blob->data;
-    if (blob->size < 20) {
+    if (blob->size < 28) {
         return 0;
     }
     options->rank = tp_get_u32(bytes);
     options->ndigits = tp_get_u32(bytes + 4);
     options->steps_per_file = tp_get_u64(bytes + 8);
-    options->op_count = tp_get_u32(bytes + 16);
-    size_t size = 20 + (size_t)options->op_count * 4;
+    options->max_tags = tp_get_u64(bytes + 16);
+    options->op_count = tp_get_u32(bytes + 24);
+    size_t size = 28 + (size_t)options->op_count * 4;
     if (options->op_count > TP_OP_COUNT || blob->size < size) {
         return 0;
     }
     for (uint32_t i = 0; i < options->op_count; i++) {
-        ops[i] = tp_get_u32(bytes + 20 + (size_t)4 * i);
+        ops[i] = tp_get_u32(bytes + 28 + (size_t)4 * i);
     }
     options->ops = ops;
     return size;
@@ -415,7 +417,8 @@ tp_status tp_follower_catch_up(tp_follower *follower, uint64_t limit_ns, tp_erro
 static bool has_options(const tp_follower *follower, const tp_sink_options *options)
 {
     const tp_sink_options *own = &follower->options;
-    return own->ndigits == options->ndigits && own->op_count == options->op_count &&
+    return own->ndigits == options->ndigits && own->max_tags == options->max_tags &&
+           own->op_count == options->op_count &&
            memcmp(own->ops, options->ops, own->op_count * sizeof *own->ops) == 0;
 }
 

@@ -30,6 +30,7 @@ tp_plan tp_plan_of(const tp_config *config, uint32_t rank)
         .op_count = config->op_count,
         .ndigits = config->ndigits,
         .steps_per_file = config->step_count_per_record,
+        .max_tags = config->tensorboard_tags,
     };
     for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
         plan.wanted |= is_wanted(config, i) ? 1u << i : 0;
@@ -52,6 +53,7 @@ tp_sink_options tp_plan_options(const tp_plan *plan, const char *directory)
         .ops = plan->ops,
         .ndigits = plan->ndigits,
         .steps_per_file = plan->steps_per_file,
+        .max_tags = plan->max_tags,
     };
 }
 

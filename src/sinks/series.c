@@ -22,7 +22,7 @@ double tp_column_value(const tp_record *record, uint32_t op, uint32_t ndim)
     return op == TP_OP_ID && ndim > 0 ? (double)NAN : tp_stats_op(&record->u.stats, op);
 }
 
-static const char *tag_kind(uint32_t quantity)
+const char *tp_tag_kind(uint32_t quantity)
 {
     switch (quantity) {
     case TP_GRAD_UNREDUCED:
@@ -38,7 +38,7 @@ void tp_series_tag(const tp_key *key, const tp_record *record, uint32_t rank, ch
 {
     char row[TP_ROW_NAME_MAX];
     char micro[16] = "";
-    const char *kind = tag_kind(key->quantity);
+    const char *kind = tp_tag_kind(key->quantity);
     tp_row_name(key, record->call, row, sizeof row);
     if (tp_has_micro_step(key->quantity)) {
         snprintf(micro, sizeof micro, ":%" PRIu32, record->micro_step);

@@ -27,6 +27,9 @@ tp_columns tp_columns_of(uint32_t quantity, const tp_sink_options *options);
 /* tp_stats_op, but the value itself (TP_OP_ID) only of tensors without dimensions. */
 double tp_column_value(const tp_record *record, uint32_t op, uint32_t ndim);
 
+/* The kind in it; NULL: of a newer version. Static. */
+const char *tp_tag_kind(uint32_t quantity);
+
 /* "<vpp>:<row>[:<micro step>]/rank<R>/<kind>": the ancestors' name of a series. */
 #define TP_TAG_MAX (TP_ROW_NAME_MAX + 64)
 void tp_series_tag(const tp_key *key, const tp_record *record, uint32_t rank, char tag[TP_TAG_MAX]);

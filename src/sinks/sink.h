@@ -25,6 +25,7 @@ typedef struct tp_sink_options {
     const uint32_t *ops; /* TP_OP_…: the columns, in the configured order; borrowed till close */
     uint32_t ndigits;    /* decimals; 0: numbers read back to the same double */
     uint64_t steps_per_file; /* CSV: step_count_per_record */
+    uint64_t max_tags;       /* TensorBoard: tensorboard_tags; 0: no limit */
 } tp_sink_options;
 
 /* Every function runs on the writer thread (or in `tensorprobe recover`). Errors: TP_ERR_NOSPACE

@@ -11,23 +11,20 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "event.pb-c.h"
+#include "sinks/event.h"
+#include "sinks/heatmap.h"
+#include "sinks/layout.h"
+#include "sinks/others.h"
 #include "sinks/series.h"
 
 #define PREFIX "events.out.tfevents."
 #define SUFFIX ".tensorprobe"
-#define DT_FLOAT 1
-#define DATA_CLASS_SCALAR 1
 #define SESSION_START 1
-#define FRAME_HEADER 12 /* length, and its checksum */
-
-/* A packed value that is not announced ends in float_val (4 bytes), two bytes of double_val's tag
- * and length, and double_val (8 bytes). */
-#define FLOAT_FROM_END 14
-#define DOUBLE_FROM_END 8
+#define FILE_BYTES (UINT64_C(32) << 20) /* then the next step goes into another file */
+#define MOST_MAPS 1000u                 /* of 34 KB each */
+#define MAP_STEPS 64u
 
 typedef struct tensorboard {
     tp_sink_options options;
@@ -35,114 +32,33 @@ typedef struct tensorboard {
     int fd;
     uint64_t size;
     uint64_t bytes;
-    tp_blocks values; /* packed values of a series, see append_values */
+    tp_blocks values; /* packed values of a series, see append_values; of others they are empty */
+    uint64_t tags;    /* in the file */
+    uint64_t other_count; /* series that have no tags of their own */
+    bool has_told;        /* about them */
+    bool explains;        /* the page and the layout are still to be written */
+    tp_others others;
+    tp_map map_places; /* tp_series → place in maps */
+    tp_buf maps;       /* tp_heatmap * */
     tp_buf block;
     tp_buf summary;
     tp_buf frames;
 } tensorboard;
 
-static void put_packed(tp_buf *out, const ProtobufCMessage *message)
+/* How many tags a series has. */
+static uint64_t count_tags(const tp_columns *columns, uint32_t ndim)
 {
-    uint8_t *room = tp_buf_extend(out, protobuf_c_message_get_packed_size(message));
-    if (room != NULL) {
-        protobuf_c_message_pack(message, room);
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < columns->count; i++) {
+        const uint32_t op = columns->ops[i];
+        count += op != TP_OP_SHAPE && op != TP_OP_DTYPE && (op != TP_OP_ID || ndim == 0);
     }
+    return count;
 }
 
-/* A Summary with one value. Summaries can be joined end to end: that is how protobuf repeats. */
-static void put_value(tp_buf *out, char *tag, double value, bool announce)
-{
-    static char plugin_name[] = "scalars";
-    TpEvent__PluginData plugin;
-    TpEvent__SummaryMetadata metadata;
-    TpEvent__TensorShape shape;
-    TpEvent__Tensor tensor;
-    TpEvent__Value one;
-    TpEvent__Summary summary;
-    TpEvent__Value *values[] = {&one};
-    float shown = (float)value;
-    tp_event__plugin_data__init(&plugin);
-    tp_event__summary_metadata__init(&metadata);
-    tp_event__tensor_shape__init(&shape);
-    tp_event__tensor__init(&tensor);
-    tp_event__value__init(&one);
-    tp_event__summary__init(&summary);
-    plugin.plugin_name = plugin_name;
-    metadata.plugin_data = &plugin;
-    metadata.data_class = DATA_CLASS_SCALAR;
-    tensor.dtype = DT_FLOAT;
-    tensor.tensor_shape = &shape;
-    tensor.n_float_val = 1;
-    tensor.float_val = &shown;
-    tensor.n_double_val = 1;
-    tensor.double_val = &value;
-    one.tag = tag;
-    one.tensor = &tensor;
-    one.metadata = announce ? &metadata : NULL;
-    summary.n_value = 1;
-    summary.value = values;
-    put_packed(out, &summary.base);
-}
-
-/* As torch's SummaryWriter writes one; of the elements that are in its bins. */
-static void put_histogram(tp_buf *out, char *tag, const tp_histogram *histogram, tp_buf *numbers)
-{
-    TpEvent__Histogram histo;
-    TpEvent__Value one;
-    TpEvent__Summary summary;
-    TpEvent__Value *values[] = {&one};
-    const uint32_t n = histogram->bin_count;
-    const double width = (histogram->high - histogram->low) / n;
-    tp_buf_clear(numbers);
-    double *limits = tp_buf_extend(numbers, 2 * (size_t)n * sizeof(*limits));
-    if (limits == NULL) {
-        out->failed = true;
-        return;
-    }
-    double *counts = limits + n;
-    tp_event__histogram__init(&histo);
-    for (uint32_t i = 0; i < n; i++) {
-        const double middle = histogram->low + width * (i + 0.5); /* the elements' own are lost */
-        limits[i] = i + 1 < n ? histogram->low + width * (i + 1) : histogram->high;
-        counts[i] = (double)histogram->bins[i];
-        histo.num += counts[i];
-        histo.sum += counts[i] * middle;
-        histo.sum_squares += counts[i] * middle * middle;
-    }
-    histo.min = histogram->low;
-    histo.max = histogram->high;
-    histo.n_bucket_limit = n;
-    histo.bucket_limit = limits;
-    histo.n_bucket = n;
-    histo.bucket = counts;
-    tp_event__value__init(&one);
-    tp_event__summary__init(&summary);
-    one.tag = tag;
-    one.histo = &histo;
-    summary.n_value = 1;
-    summary.value = values;
-    put_packed(out, &summary.base);
-}
-
-static uint32_t mask_crc(uint32_t crc)
-{
-    return ((crc >> 15) | (crc << 17)) + UINT32_C(0xa282ead8);
-}
-
-/* Appends the event as a TFRecord: length, its masked CRC-32C, data, its masked CRC-32C. */
-static void put_frame(tp_buf *out, const TpEvent__Event *event)
-{
-    size_t length = protobuf_c_message_get_packed_size(&event->base);
-    size_t start = out->size;
-    tp_buf_put_u64(out, length);
-    tp_buf_put_u32(out, out->failed ? 0 : mask_crc(tp_crc32c(0, out->data + start, 8)));
-    put_packed(out, &event->base);
-    tp_buf_put_u32(
-        out, out->failed ? 0 : mask_crc(tp_crc32c(0, out->data + start + FRAME_HEADER, length)));
-}
-
-/* First time that a series is seen in this run: its values are packed with the plugin's name, and
- * without it for all later steps, as (op, size, bytes), …  */
+/* First time that a series is seen in this file: its values are packed with the plugin's name, and
+ * without it for all later steps, as (op, size, bytes), …  Beyond the limit of tags the series has
+ * none: others sum it up. */
 static tp_status announce_values(tensorboard *sink, const tp_series *series,
                                  const tp_record *record, const tp_key *key, uint32_t ndim)
 {
@@ -151,6 +67,14 @@ static tp_status announce_values(tensorboard *sink, const tp_series *series,
     tp_series_tag(key, record, sink->options.rank, series_tag);
     tp_buf_clear(&sink->block);
     const tp_columns columns = tp_columns_of(key->quantity, &sink->options);
+    const uint64_t tags = count_tags(&columns, ndim);
+    if (sink->options.max_tags > 0 && key->quantity != TP_SCALAR &&
+        sink->tags + tags > sink->options.max_tags) {
+        sink->other_count++;
+        tp_others_add(&sink->others, key->quantity, record, &columns);
+        return tp_blocks_add(&sink->values, series, &sink->block);
+    }
+    sink->tags += tags;
     for (uint32_t i = 0; i < columns.count; i++) {
         uint32_t op = columns.ops[i];
         if (op == TP_OP_SHAPE || op == TP_OP_DTYPE || (op == TP_OP_ID && ndim > 0)) {
@@ -159,11 +83,11 @@ static tp_status announce_values(tensorboard *sink, const tp_series *series,
         /* A scalar is its own statistic. */
         snprintf(tag, sizeof tag, "%s%s%s", series_tag, key->quantity == TP_SCALAR ? "" : "_",
                  key->quantity == TP_SCALAR ? "" : tp_op_name(op));
-        put_value(&sink->summary, tag, tp_column_value(record, op, ndim), true);
+        tp_event_put_scalar(&sink->summary, tag, tp_column_value(record, op, ndim), true);
         tp_buf_put_u32(&sink->block, op);
         size_t place = sink->block.size;
         tp_buf_put_u32(&sink->block, 0);
-        put_value(&sink->block, tag, 0, false);
+        tp_event_put_scalar(&sink->block, tag, 0, false);
         if (!sink->block.failed) {
             uint32_t size = (uint32_t)(sink->block.size - place - 4);
             memcpy(sink->block.data + place, &size, sizeof size);
@@ -186,11 +110,56 @@ static void append_values(tensorboard *sink, const uint8_t *block, size_t block_
             if (!sink->summary.failed) {
                 uint8_t *end = sink->summary.data + sink->summary.size;
                 float shown = (float)value;
-                memcpy(end - FLOAT_FROM_END, &shown, sizeof shown);
-                memcpy(end - DOUBLE_FROM_END, &value, sizeof value);
+                memcpy(end - TP_EVENT_FLOAT_FROM_END, &shown, sizeof shown);
+                memcpy(end - TP_EVENT_DOUBLE_FROM_END, &value, sizeof value);
             }
         }
         at += 8 + (size_t)size;
+    }
+}
+
+/* The map of a series; NULL: there are too many, or there is no memory for it. */
+static tp_heatmap *find_map(tensorboard *sink, const tp_series *series,
+                            const tp_histogram *histogram)
+{
+    uint32_t place = (uint32_t)(sink->maps.size / sizeof(tp_heatmap *));
+    tp_heatmap *map = NULL;
+    if (tp_map_get(&sink->map_places, series, sizeof *series, &place) == TP_OK) {
+        memcpy(&map, sink->maps.data + place * sizeof map, sizeof map);
+        return map;
+    }
+    if (place == MOST_MAPS || (map = tp_heatmap_new(histogram)) == NULL) {
+        return NULL;
+    }
+    tp_buf_put(&sink->maps, &map, sizeof map);
+    if (sink->maps.failed) {
+        sink->maps.failed = false;
+        tp_heatmap_free(map);
+        return NULL;
+    }
+    return tp_map_set(&sink->map_places, series, sizeof *series, place) == TP_OK ? map : NULL;
+}
+
+/* The histogram of a step, and now and then the picture of all steps so far: often at first, where
+ * it changes most. (It begins anew when the sink is opened again.) */
+static void put_histogram(tensorboard *sink, uint64_t step, const tp_series *series,
+                          const tp_record *record, const tp_key *key, const tp_histogram *histogram)
+{
+    char tag[TP_TAG_MAX];
+    char map_tag[TP_TAG_MAX + 16];
+    tp_series_tag(key, record, sink->options.rank, tag);
+    tp_event_put_histogram(&sink->summary, tag, histogram, &sink->block);
+    tp_heatmap *map = find_map(sink, series, histogram);
+    if (map == NULL) {
+        return;
+    }
+    tp_heatmap_add(map, step, histogram);
+    const uint64_t steps = tp_heatmap_steps(map);
+    if ((steps & (steps - 1)) == 0 || steps % MAP_STEPS == 0) {
+        snprintf(map_tag, sizeof map_tag, "%s_heatmap", tag);
+        tp_heatmap_draw(map, &sink->block);
+        tp_event_put_image(&sink->summary, map_tag, TP_HEATMAP_WIDTH, TP_HEATMAP_HEIGHT,
+                           &sink->block);
     }
 }
 
@@ -205,16 +174,19 @@ static tp_status put_record(tensorboard *sink, const tp_batch *batch, const tp_r
     if (tp_quantity_name(key->quantity) == NULL) {
         return TP_OK; /* of a newer version: it has no tag */
     }
-    tp_histogram histogram;
-    if (tp_batch_histogram(batch, record, &histogram) == TP_OK && histogram.bin_count > 0) {
-        char tag[TP_TAG_MAX];
-        tp_series_tag(key, record, sink->options.rank, tag);
-        put_histogram(&sink->summary, tag, &histogram, &sink->block);
-    }
     const tp_series series = {record->key, record->call,
                               tp_has_micro_step(key->quantity) ? record->micro_step : 0};
+    tp_histogram histogram;
+    if (tp_batch_histogram(batch, record, &histogram) == TP_OK && histogram.bin_count > 0) {
+        put_histogram(sink, batch->step, &series, record, key, &histogram);
+    }
     size_t size = 0;
     const uint8_t *block = tp_blocks_find(&sink->values, &series, &size);
+    if (block != NULL && size == 0 && sink->other_count > 0) {
+        const tp_columns columns = tp_columns_of(key->quantity, &sink->options);
+        tp_others_add(&sink->others, key->quantity, record, &columns);
+        return TP_OK;
+    }
     if (block != NULL) {
         append_values(sink, block, size, record, ndim);
         return TP_OK;
@@ -234,21 +206,37 @@ static tp_status file_path(const tensorboard *sink, char path[TP_PATH_MAX], tp_e
     return TP_OK;
 }
 
+/* A later file has a later name, whoever makes it and whatever the clock says: TensorBoard reads
+ * them in that order. */
+static tp_status name_file(tensorboard *sink, tp_error *error)
+{
+    char host[256] = "localhost";
+    int64_t second = tp_clock_wall() / 1000000000;
+    int64_t last_second = 0;
+    unsigned number = 0;
+    if (sscanf(sink->name, PREFIX "%" SCNd64 ".%u.", &last_second, &number) == 2) {
+        second = last_second > second ? last_second : second;
+        number++;
+    }
+    gethostname(host, sizeof host - 1);
+    host[sizeof host - 1] = '\0';
+    int length =
+        snprintf(sink->name, sizeof sink->name, PREFIX "%" PRId64 ".%06u.%.100s.%ld" SUFFIX, second,
+                 number % 1000000, host, (long)getpid());
+    return length > 0 && (size_t)length < sizeof sink->name
+               ? TP_OK
+               : tp_fail(error, TP_ERR_ARGUMENT, "name of the event file is too long");
+}
+
 /* Opens a new file and puts its first event in front of what is to be written. */
 static tp_status begin_file(tensorboard *sink, tp_error *error)
 {
-    char host[256] = "localhost";
     char path[TP_PATH_MAX];
     char version[] = "brain.Event:2";
-    int64_t now = tp_clock_wall();
-    gethostname(host, sizeof host - 1);
-    host[sizeof host - 1] = '\0';
-    int length = snprintf(sink->name, sizeof sink->name, PREFIX "%" PRId64 ".%.100s.%ld" SUFFIX,
-                          now / 1000000000, host, (long)getpid());
-    if (length < 0 || (size_t)length >= sizeof sink->name) {
-        return tp_fail(error, TP_ERR_ARGUMENT, "name of the event file is too long");
+    tp_status status = name_file(sink, error);
+    if (status == TP_OK) {
+        status = file_path(sink, path, error);
     }
-    tp_status status = file_path(sink, path, error);
     if (status == TP_OK) {
         status = tp_file_append(path, &sink->fd, &sink->size, error);
     }
@@ -258,10 +246,64 @@ static tp_status begin_file(tensorboard *sink, tp_error *error)
     }
     TpEvent__Event event;
     tp_event__event__init(&event);
-    event.wall_time = (double)now * 1e-9;
+    event.wall_time = (double)tp_clock_wall() * 1e-9;
     event.file_version = version;
-    put_frame(&sink->frames, &event);
+    tp_event_put_frame(&sink->frames, &event);
     return status;
+}
+
+/* A file that is large enough ends; in the next one every series is announced anew, so that it can
+ * be read alone. */
+static void end_file(tensorboard *sink)
+{
+    tp_file_close(sink->fd);
+    sink->fd = -1;
+    sink->tags = 0;
+    sink->other_count = 0;
+    tp_blocks_free(&sink->values);
+}
+
+/* The page that explains the tags, and the layout that groups them. */
+static tp_status explain(tensorboard *sink, const tp_batch *batch, const tp_names *names,
+                         tp_error *error)
+{
+    char page[] = "tensorprobe/tags";
+    char layout[] = "custom_scalars__config__";
+    char text_plugin[] = "text";
+    char layout_plugin[] = "custom_scalars";
+    TpEvent__Event event;
+    tp_buf_clear(&sink->summary);
+    tp_buf_clear(&sink->block);
+    tp_layout_put_page(&sink->block, &sink->options);
+    tp_event_put_text(&sink->summary, page, text_plugin, &sink->block);
+    tp_buf_clear(&sink->block);
+    tp_status status = tp_layout_put(&sink->block, batch, names, &sink->options);
+    tp_event_put_text(&sink->summary, layout, layout_plugin, &sink->block);
+    tp_event__event__init(&event);
+    event.wall_time = (double)batch->wall_ns * 1e-9;
+    event.step = (int64_t)batch->step;
+    event.summary = (ProtobufCBinaryData){sink->summary.size, sink->summary.data};
+    tp_event_put_frame(&sink->frames, &event);
+    sink->frames.failed = sink->frames.failed || sink->summary.failed;
+    return status == TP_OK ? TP_OK : tp_fail(error, status, "no memory for a layout");
+}
+
+/* Series that have no tags of their own. */
+static void put_others(tensorboard *sink)
+{
+    if (sink->other_count == 0) {
+        return;
+    }
+    if (!sink->has_told) {
+        sink->has_told = true;
+        tp_log(
+            TP_LOG_WARNING,
+            "TensorBoard gets %" PRIu64 " tags and no more: of %" PRIu64 " further series it "
+            "shows the smallest and largest values alone, under others/; targets and ops choose, "
+            "tensorboard_tags raises the limit, and the journal has all",
+            sink->tags, sink->other_count);
+    }
+    tp_others_put(&sink->others, sink->options.rank, &sink->summary);
 }
 
 /* Appends what lies in frames. */
@@ -301,8 +343,8 @@ static tp_status tensorboard_rewind(void *private, uint64_t step, tp_error *erro
     event.step = (int64_t)step;
     event.session_log = &log;
     /* Twice: the first one that it meets in a run only tells that the run has begun. */
-    put_frame(&sink->frames, &event);
-    put_frame(&sink->frames, &event);
+    tp_event_put_frame(&sink->frames, &event);
+    tp_event_put_frame(&sink->frames, &event);
     return status == TP_OK ? write_frames(sink, error) : status;
 }
 
@@ -311,30 +353,39 @@ static tp_status tensorboard_write(void *private, const tp_batch *batch, const t
 {
     tensorboard *sink = private;
     tp_status status = TP_OK;
-    tp_buf_clear(&sink->summary);
+    if (sink->fd >= 0 && sink->size >= FILE_BYTES) {
+        end_file(sink);
+    }
     tp_buf_clear(&sink->frames);
+    if (sink->fd < 0) {
+        status = begin_file(sink, error);
+    }
+    if (status == TP_OK && sink->explains) {
+        status = explain(sink, batch, names, error);
+        sink->explains = status != TP_OK;
+    }
+    tp_buf_clear(&sink->summary);
+    tp_others_clear(&sink->others);
     for (uint64_t i = 0; i < batch->count && status == TP_OK; i++) {
         if (batch->records[i].kind == TP_RECORD_STATS) {
             status = put_record(sink, batch, &batch->records[i], names, error);
         }
     }
-    if (status == TP_OK && sink->fd < 0) {
-        status = begin_file(sink, error);
-    }
     if (status != TP_OK) {
         return status;
     }
+    put_others(sink);
     TpEvent__Event event;
     tp_event__event__init(&event);
     event.wall_time = (double)batch->wall_ns * 1e-9;
     event.step = (int64_t)batch->step;
     event.summary = (ProtobufCBinaryData){sink->summary.size, sink->summary.data};
-    put_frame(&sink->frames, &event);
+    tp_event_put_frame(&sink->frames, &event);
     sink->frames.failed = sink->frames.failed || sink->summary.failed;
     return write_frames(sink, error);
 }
 
-/* Event files that no cursor speaks of would show their steps twice: TensorBoard reads all of a
+/* Event files behind that of the cursor would show their steps twice: TensorBoard reads all of a
  * folder. */
 static tp_status remove_leftovers(const tensorboard *sink, tp_error *error)
 {
@@ -349,7 +400,8 @@ static tp_status remove_leftovers(const tensorboard *sink, tp_error *error)
     while (status == TP_OK && (entry = readdir(directory)) != NULL) {
         size_t length = strlen(entry->d_name);
         if (length > sizeof SUFFIX && strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0 &&
-            strcmp(entry->d_name + length - (sizeof SUFFIX - 1), SUFFIX) == 0) {
+            strcmp(entry->d_name + length - (sizeof SUFFIX - 1), SUFFIX) == 0 &&
+            strcmp(entry->d_name, sink->name) > 0) {
             status = tp_path_join(path, sink->options.directory, entry->d_name);
             if (status == TP_OK && unlink(path) != 0) {
                 status = tp_fail(error, tp_status_from_errno(errno), "can't remove %s: %s", path,
@@ -369,6 +421,7 @@ static tp_status tensorboard_open(void *private, const tp_sink_options *options,
     char path[TP_PATH_MAX];
     sink->options = *options;
     sink->fd = -1;
+    sink->explains = cursor_size <= 8;
     if (cursor_size <= 8) {
         return remove_leftovers(sink, error);
     }
@@ -378,6 +431,9 @@ static tp_status tensorboard_open(void *private, const tp_sink_options *options,
     uint64_t offset = tp_get_u64(cursor);
     memcpy(sink->name, cursor + 8, cursor_size - 8);
     tp_status status = file_path(sink, path, error);
+    if (status == TP_OK) {
+        status = remove_leftovers(sink, error);
+    }
     if (status == TP_OK) {
         status = tp_file_append(path, &sink->fd, &sink->size, error);
     }
@@ -426,6 +482,13 @@ static void tensorboard_close(void *private)
     tensorboard *sink = private;
     tp_file_close(sink->fd);
     tp_blocks_free(&sink->values);
+    for (size_t at = 0; at < sink->maps.size; at += sizeof(tp_heatmap *)) {
+        tp_heatmap *map;
+        memcpy(&map, sink->maps.data + at, sizeof map);
+        tp_heatmap_free(map);
+    }
+    tp_buf_free(&sink->maps);
+    tp_map_free(&sink->map_places);
     tp_buf_free(&sink->block);
     tp_buf_free(&sink->summary);
     tp_buf_free(&sink->frames);
