@@ -98,7 +98,8 @@ static void check_journal(const char *directory, const uint32_t *attempts, uint6
             assert_true(item.batch.records[0].u.stats.max ==
                         1000.0 * attempts[next] + (double)next);
             next++;
-        } else if (item.type == TP_ITEM_ALERTS) {
+        } else if (item.type == TP_ITEM_ALERTS &&
+                   item.batch.records[0].kind == TP_RECORD_ALERT) { /* else it is an incident */
             assert_int_equal(item.batch.step, 3 * alerts);
             alerts++;
         }
