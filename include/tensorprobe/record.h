@@ -24,10 +24,15 @@ extern "C" {
 #define TP_ADAM_RATIO 11    /* Adam's ratio, likewise */
 #define TP_MG_DIRECTION 12  /* how far the signs of gradient and first moment agree: one number */
 
-/* Which side of a module an activation or its gradient belongs to. */
+#define TP_COMM 13 /* a collective, and what went into it and came out */
+
+/* Which side of a module an activation or its gradient belongs to; of a collective, what went in
+ * (TP_ROLE_PRE) and what came out. */
 #define TP_ROLE_NONE 0
 #define TP_ROLE_INPUT 1
 #define TP_ROLE_OUTPUT 2
+#define TP_ROLE_PRE 3
+#define TP_ROLE_POST 4
 
 /* How a tensor that is spread over processes is cut. The numbers are stored in journals. */
 #define TP_SPAN_WHOLE 0 /* not at all: all of it is here */
@@ -52,8 +57,10 @@ typedef struct tp_span {
 /* The name of a series. Strings are borrowed by the call that takes the key, and owned by the
  * registry or reader that hands one out. */
 typedef struct tp_key {
-    const char *name;        /* module or parameter, as the framework names it; "" is the root */
-    const char *global_name; /* layer numbers counted over pipeline stages; NULL means name */
+    const char *name;        /* module or parameter, as the framework names it; "" is the root; of
+                                a collective the operation */
+    const char *global_name; /* layer numbers counted over pipeline stages; NULL means name. Of a
+                                collective its group: "<name>:<ranks>", as in "0:0-3" */
     int32_t vpp_stage;       /* virtual pipeline chunk, from 0 */
     int32_t slot;            /* which of several tensors of one side; -1 when it is the only one */
     uint32_t quantity;       /* TP_ACTIVATION … */
@@ -65,11 +72,54 @@ typedef struct tp_key {
 #define TP_SLOT_FREE 0u
 #define TP_SLOT_RESERVED 1u /* has its key and order, its values are still to come */
 #define TP_SLOT_DONE 2u     /* complete */
+#define TP_SLOT_ISSUED 3u   /* a collective that runs: what tp_collective has first is there */
 
 /* What the union of a record holds. */
 #define TP_RECORD_STATS 1
 #define TP_RECORD_ALERT 2
+#define TP_RECORD_COLLECTIVE 3
 #define TP_RECORD_INCIDENT 4 /* beside the alerts of a step: tp_incident */
+
+/* One call of a collective, or of a point-to-point operation. A call that has not ended by the end
+ * of its step, or of the journal, has no TP_COLLECTIVE_DONE; when it ends in a later step, that
+ * step has a record of it too, with TP_COLLECTIVE_LATE. Ranks of a group number its calls alike. */
+typedef struct tp_collective {
+    uint32_t op;         /* TP_COLLECTIVE_OP_… */
+    uint32_t tag;        /* of send and recv */
+    int32_t peer;        /* rank of the other side, or of the root; -1: there is none */
+    uint32_t group_size; /* ranks */
+    uint64_t sequence;   /* of the group, from 0; of send and recv: of this peer and direction */
+    uint64_t bytes_in;   /* of this rank's tensors that go in */
+    uint64_t bytes_out;  /* of those that come out */
+    uint64_t signature;  /* of operation, root, shapes and dtypes, as far as ranks have to agree */
+    uint64_t running;    /* of all signatures of the group up to this one */
+    uint64_t issue_ns;   /* monotonic clock */
+    uint64_t location;   /* the line that called: id of a key of quantity TP_COMM, plus 1; or 0 */
+    uint64_t flags;      /* TP_COLLECTIVE_…. From here on: once it has ended */
+    uint64_t call_ns;    /* until the call came back */
+    uint64_t done_ns;    /* from issue_ns until it was seen to have ended */
+    uint64_t wait_ns;    /* of these, how long somebody waited for it */
+    uint64_t reserved[4];
+} tp_collective;
+
+#define TP_COLLECTIVE_ASYNC 1u  /* the caller got a work object to wait for */
+#define TP_COLLECTIVE_DONE 2u   /* it has ended: done_ns is right */
+#define TP_COLLECTIVE_POLLED 4u /* nobody waited: it was found to have ended, done_ns is a bound */
+#define TP_COLLECTIVE_FAILED 8u /* an exception */
+#define TP_COLLECTIVE_LATE 16u  /* issued in an earlier step, which has a record of it, too */
+
+#define TP_COLLECTIVE_OP_SEND 1
+#define TP_COLLECTIVE_OP_RECV 2
+#define TP_COLLECTIVE_OP_BROADCAST 3
+#define TP_COLLECTIVE_OP_ALL_REDUCE 4
+#define TP_COLLECTIVE_OP_REDUCE 5
+#define TP_COLLECTIVE_OP_SCATTER 6
+#define TP_COLLECTIVE_OP_REDUCE_SCATTER 7
+#define TP_COLLECTIVE_OP_GATHER 8
+#define TP_COLLECTIVE_OP_ALL_GATHER 9
+#define TP_COLLECTIVE_OP_ALL_TO_ALL 10
+#define TP_COLLECTIVE_OP_BARRIER 11
+#define TP_COLLECTIVE_OP_OTHER 12 /* of objects: the name says which */
 
 /* A rule fired. The record's key, order, micro step and call are those of the value it fired on. */
 typedef struct tp_alert {
@@ -193,6 +243,7 @@ typedef struct tp_record {
         tp_stats stats;
         tp_alert alert;
         tp_incident incident;
+        tp_collective collective;
         uint64_t words[17];
     } u;
 } tp_record;
@@ -276,8 +327,9 @@ TP_API const char *tp_cause_name(uint32_t cause);
 TP_API uint64_t tp_incident_describe(const tp_record *record, const tp_key *key,
                                      const tp_key *witness, char *text, uint64_t size);
 
-/* The row name of a record: parameters by their name; activations "<module>.input", with "_<slot>"
- * when the side has several tensors and "#<call>" from the second call of a micro step on.
+/* The row name of a record: parameters by their name; activations "<module>.input", tensors of
+ * collectives "<operation>.pre", with "_<slot>" when the side has several tensors and "#<call>" from
+ * the second call of a micro step on.
  * Returns the length (without the terminator), cut to size - 1 at the end of a character. */
 TP_API uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size);
 

@@ -9,11 +9,12 @@ static const char *const op_names[] = {NULL,    "norm", "min", "max",   "mean",
                                        "zeros", "nans", "id",  "shape", "dtype"};
 
 static const char *const quantity_names[] = {
-    NULL,           "actv",          "actv_grad",   "grad_unreduced", "grad_reduced",
-    "param_origin", "param_updated", "exp_avg",     "exp_avg_sq",     "scalar",
-    "adam_update",  "adam_ratio",    "mg_direction"};
+    NULL,           "actv",         "actv_grad",     "grad_unreduced",
+    "grad_reduced", "param_origin", "param_updated", "exp_avg",
+    "exp_avg_sq",   "scalar",       "adam_update",   "adam_ratio",
+    "mg_direction", "comm"};
 
-static const char *const role_names[] = {"", "input", "output"};
+static const char *const role_names[] = {"", "input", "output", "pre", "post"};
 
 static const char *const rule_names[] = {NULL,
                                          "AnomalyNan",
@@ -38,6 +39,7 @@ static const char *const rule_names[] = {NULL,
 _Static_assert(LENGTH(op_names) == TP_OP_COUNT + 1, "every op has a name");
 _Static_assert(LENGTH(rule_names) == TP_RULE_COUNT + 1, "every rule has a name");
 _Static_assert(sizeof(tp_stats) == 136, "tp_stats is stored in journals");
+_Static_assert(sizeof(tp_collective) == 136, "tp_collective is stored in journals");
 _Static_assert(sizeof(tp_alert) == 136, "tp_alert is stored in journals");
 _Static_assert(sizeof(tp_incident) == 136, "tp_incident is stored in journals");
 _Static_assert(sizeof(tp_record) == 192, "a record is three cache lines");
@@ -96,9 +98,7 @@ double tp_stats_op(const tp_stats *stats, uint32_t op)
 
 uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size)
 {
-    const char *side = key->role == TP_ROLE_INPUT    ? ".input"
-                       : key->role == TP_ROLE_OUTPUT ? ".output"
-                                                     : "";
+    const char *role = tp_role_name(key->role);
     char slot[16] = "";
     char repeat[16] = "";
     if (size == 0) {
@@ -110,7 +110,9 @@ uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size
     if (call > 0) {
         snprintf(repeat, sizeof repeat, "#%u", call);
     }
-    int length = snprintf(text, size, "%s%s%s%s", key->name, side, slot, repeat);
+    int length =
+        snprintf(text, size, "%s%s%s%s%s", key->name, role != NULL && role[0] != '\0' ? "." : "",
+                 role != NULL ? role : "", slot, repeat);
     if (length < 0) {
         text[0] = '\0';
         return 0;

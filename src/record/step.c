@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -225,6 +226,11 @@ bool tp_step_add_histogram(tp_step *step, tp_record *slot, const tp_stats_option
     return true;
 }
 
+void tp_step_issue(tp_record *slot)
+{
+    __atomic_store_n(&slot->state, TP_SLOT_ISSUED, __ATOMIC_RELEASE);
+}
+
 void tp_step_fill(tp_step *step, tp_record *slot)
 {
     __atomic_store_n(&slot->state, TP_SLOT_DONE, __ATOMIC_RELEASE);
@@ -283,12 +289,19 @@ void tp_step_count_error(tp_step *step)
 /* Copies the slot as far as it is published. */
 static bool copy_slot(tp_record *to, const tp_record *from)
 {
-    if (__atomic_load_n(&from->state, __ATOMIC_ACQUIRE) == TP_SLOT_DONE) {
+    const uint32_t state = __atomic_load_n(&from->state, __ATOMIC_ACQUIRE);
+    if (state == TP_SLOT_DONE) {
         *to = *from;
         return true;
     }
-    /* Whoever fills it may be writing at this moment: only what reserving wrote is read. */
+    /* Whoever fills it may be writing at this moment: only what reserving and issuing wrote is
+     * read. */
     memset(to, 0, sizeof *to);
+    if (state == TP_SLOT_ISSUED) {
+        const size_t first = offsetof(tp_record, micro_step);
+        memcpy((char *)to + first, (const char *)from + first,
+               offsetof(tp_record, u.collective.flags) - first);
+    }
     to->state = TP_SLOT_RESERVED;
     to->key = from->key;
     to->order = from->order;

@@ -33,6 +33,10 @@ tp_record *tp_step_reserve(tp_step *step, uint32_t key, uint64_t now_ns);
  * which is copied. False: no memory (counted as an error of the step). */
 bool tp_step_add_histogram(tp_step *step, tp_record *slot, const tp_stats_options *options);
 
+/* Publishes what a slot of kind TP_RECORD_COLLECTIVE holds up to its flags: from here on a view
+ * shows that much of it, and so does what a killed process leaves. tp_step_fill follows. */
+void tp_step_issue(tp_record *slot);
+
 /* Publishes the slot's content. The slot must not be touched afterwards. */
 void tp_step_fill(tp_step *step, tp_record *slot);
 
@@ -64,7 +68,8 @@ void tp_step_count_error(tp_step *step);
 tp_batch *tp_step_header(tp_step *step);
 
 /* The step as one batch with contiguous records, valid until the next view and tp_step_begin. Slots
- * that are still pending are shown as RESERVED and counted in unfilled (and PARTIAL is set). Only
+ * that are still pending are shown as RESERVED (also those of collectives that have been issued)
+ * and counted in unfilled (and PARTIAL is set). Only
  * the writer thread, or its owner while it is open. TP_ERR_NOMEM. */
 tp_status tp_step_view(tp_step *step, tp_batch *batch);
 

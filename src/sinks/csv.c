@@ -13,10 +13,11 @@
 #include "base/mem.h"
 #include "sinks/decimal.h"
 #include "sinks/field.h"
+#include "sinks/merged.h"
 #include "sinks/rows.h"
 #include "sinks/series.h"
 
-#define KINDS (TP_MG_DIRECTION + 1) /* indexed by quantity; 0 is not used */
+#define KINDS (TP_COMM + 1) /* indexed by quantity; 0 is not used */
 #define CURSOR_START                                                                               \
     (4 + 4 + 8 + 8 + 8 + 8 + 8) /* then the size of each kind's file: of those there were */
 #define CURSOR_SIZE (CURSOR_START + 8 * (size_t)(KINDS - 1))
@@ -39,6 +40,7 @@ typedef struct csv {
     uint64_t bytes;
     csv_file files[KINDS];
     tp_blocks prefixes; /* "<vpp>,<name>," of (key, call) */
+    tp_merged merged;   /* collectives: one row for all calls of a step */
     tp_buf scratch;
 } csv;
 
@@ -55,8 +57,9 @@ static void put_u64(tp_buf *buf, uint64_t value)
 
 static void put_header(const csv *sink, uint32_t quantity, tp_buf *out)
 {
-    put_text(out, tp_has_micro_step(quantity) ? "vpp_stage,name,step,micro_step"
-                                              : "vpp_stage,name,step");
+    put_text(out, quantity == TP_COMM           ? "op,group,slot,step"
+                  : tp_has_micro_step(quantity) ? "vpp_stage,name,step,micro_step"
+                                                : "vpp_stage,name,step");
     const tp_columns columns = tp_columns_of(quantity, &sink->options);
     for (uint32_t i = 0; i < columns.count; i++) {
         put_text(out, ",");
@@ -83,7 +86,7 @@ static void put_number(tp_buf *out, double value, uint32_t digits)
     tp_buf_put(out, text, length);
 }
 
-/* "<vpp>,<name>," */
+/* "<vpp>,<name>,", of collectives "<op>,<group>,<slot>," */
 static const uint8_t *find_prefix(csv *sink, const tp_record *record, const tp_key *key,
                                   size_t *size)
 {
@@ -95,9 +98,16 @@ static const uint8_t *find_prefix(csv *sink, const tp_record *record, const tp_k
     char name[TP_ROW_NAME_MAX];
     tp_row_name(key, record->call, name, sizeof name);
     tp_buf_clear(&sink->scratch);
-    tp_buf_printf(&sink->scratch, "%" PRId32 ",", key->vpp_stage);
-    tp_field_put(&sink->scratch, name);
-    put_text(&sink->scratch, ",");
+    if (key->quantity == TP_COMM) {
+        tp_field_put(&sink->scratch, key->name);
+        put_text(&sink->scratch, ",");
+        tp_field_put(&sink->scratch, key->global_name);
+        tp_buf_printf(&sink->scratch, ",%s_%" PRId32 ",", tp_role_name(key->role), key->slot);
+    } else {
+        tp_buf_printf(&sink->scratch, "%" PRId32 ",", key->vpp_stage);
+        tp_field_put(&sink->scratch, name);
+        put_text(&sink->scratch, ",");
+    }
     if (tp_blocks_add(&sink->prefixes, &series, &sink->scratch) != TP_OK) {
         return NULL;
     }
@@ -113,7 +123,7 @@ static tp_status put_row(csv *sink, const tp_record *record, uint64_t step, cons
     if (key == NULL || dims == NULL) {
         return TP_OK; /* its definition was damaged: there is no name for it */
     }
-    if (tp_quantity_name(key->quantity) == NULL) {
+    if (tp_quantity_name(key->quantity) == NULL || tp_role_name(key->role) == NULL) {
         return TP_OK; /* of a newer version: there is no file for it */
     }
     size_t size = 0;
@@ -220,16 +230,28 @@ static tp_status csv_write(void *private, const tp_batch *batch, const tp_names 
         sink->keep = sink->frontier != NO_WINDOW && window <= sink->frontier;
         sink->frontier = sink->keep ? sink->frontier : window;
     }
+    tp_merged_clear(&sink->merged);
     for (uint32_t kind = 1; kind < KINDS; kind++) {
         tp_buf_clear(&sink->files[kind].rows);
     }
     for (uint64_t i = 0; i < batch->count; i++) {
         const tp_record *record = &batch->records[i];
         if (record->kind == TP_RECORD_STATS) {
-            tp_status status = put_row(sink, record, batch->step, names, error);
+            const tp_key *key = names->key(names->source, record->key);
+            tp_status status =
+                key != NULL && key->quantity == TP_COMM
+                    ? tp_merged_add(&sink->merged, &record->key, sizeof record->key, record, error)
+                    : put_row(sink, record, batch->step, names, error);
             if (status != TP_OK) {
                 return status;
             }
+        }
+    }
+    for (uint32_t i = 0; i < sink->merged.count; i++) {
+        const tp_record *record = tp_merged_record(&sink->merged, i);
+        tp_status status = put_row(sink, record, batch->step, names, error);
+        if (status != TP_OK) {
+            return status;
         }
     }
     for (uint32_t kind = 1; kind < KINDS; kind++) {
@@ -401,6 +423,7 @@ static void csv_close(void *private)
         tp_buf_free(&sink->files[kind].rows);
     }
     tp_blocks_free(&sink->prefixes);
+    tp_merged_free(&sink->merged);
     tp_buf_free(&sink->scratch);
 }
 

@@ -12,13 +12,14 @@
 #include "base/file.h"
 
 #define PART (UINT32_C(1) << 20)
-#define STEP_COLUMN 2 /* vpp_stage,name,step */
 
-/* Whether it is the name of a csv file, and the first and last step that it is for. */
-static bool read_name(const char *name, uint64_t *first, uint64_t *last)
+/* Whether it is the name of a csv file, the first and last step that it is for, and the number of
+ * the column that has a row's step: vpp_stage,name,step or op,group,slot,step. */
+static bool read_name(const char *name, uint64_t *first, uint64_t *last, uint32_t *step_column)
 {
     char kind[64];
     char rest[64];
+    *step_column = strncmp(name, "comm_", 5) == 0 ? 3 : 2;
     /* Kinds hold underscores and no digits. */
     return sscanf(name, "%63[a-z_]%" SCNu64 "-%" SCNu64 "%63s", kind, first, last, rest) == 4 &&
            kind[strlen(kind) - 1] == '_' &&
@@ -31,6 +32,7 @@ typedef struct row_state {
     uint64_t row;    /* offset at which it begins */
     uint64_t number; /* what the step's cell says so far */
     uint32_t column;
+    uint32_t step_column;
     bool quoted; /* inside of quotes: separators don't count */
     bool header;
 } row_state;
@@ -41,23 +43,23 @@ static bool take_byte(row_state *state, uint8_t byte, uint64_t offset, uint64_t 
     if (byte == '"') {
         state->quoted = !state->quoted; /* a doubled one ends and begins anew */
     } else if (!state->quoted && (byte == ',' || byte == '\n')) {
-        if (!state->header && state->column == STEP_COLUMN && state->number >= step) {
+        if (!state->header && state->column == state->step_column && state->number >= step) {
             return true;
         }
         state->column++;
         if (byte == '\n') {
-            *state = (row_state){.row = offset + 1};
+            *state = (row_state){.row = offset + 1, .step_column = state->step_column};
         }
-    } else if (state->column == STEP_COLUMN && byte >= '0' && byte <= '9') {
+    } else if (state->column == state->step_column && byte >= '0' && byte <= '9') {
         state->number = state->number * 10 + (byte - '0');
     }
     return false;
 }
 
 /* Rows are in the order of their steps. */
-static tp_status cut(const char *path, uint64_t step, tp_error *error)
+static tp_status cut(const char *path, uint32_t step_column, uint64_t step, tp_error *error)
 {
-    row_state state = {.header = true};
+    row_state state = {.step_column = step_column, .header = true};
     tp_buf bytes = TP_BUF_INIT;
     uint64_t offset = 0;
     bool found = false;
@@ -100,12 +102,13 @@ tp_status tp_rows_rewind(const char *directory, uint64_t step, tp_error *error)
         char path[TP_PATH_MAX];
         uint64_t first;
         uint64_t last;
-        if (!read_name(entry->d_name, &first, &last) || last < step ||
+        uint32_t column;
+        if (!read_name(entry->d_name, &first, &last, &column) || last < step ||
             tp_path_join(path, directory, entry->d_name) != TP_OK) {
             continue;
         }
         if (first < step) {
-            status = cut(path, step, error);
+            status = cut(path, column, step, error);
         } else if (unlink(path) != 0 && errno != ENOENT) {
             status = tp_fail(error, tp_status_from_errno(errno), "can't remove %s: %s", path,
                              strerror(errno));

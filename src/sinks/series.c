@@ -47,6 +47,11 @@ void tp_series_tag(const tp_key *key, const tp_record *record, uint32_t rank, ch
         snprintf(tag, TP_TAG_MAX, "%s/rank%" PRIu32 "/scalar", row, rank);
         return;
     }
+    if (key->quantity == TP_COMM) {
+        snprintf(tag, TP_TAG_MAX, "%s/rank%" PRIu32 "/%s_%" PRId32, key->name, rank,
+                 tp_role_name(key->role), key->slot);
+        return;
+    }
     snprintf(tag, TP_TAG_MAX, "%" PRId32 ":%s%s/rank%" PRIu32 "/%s", key->vpp_stage, row, micro,
              rank, kind != NULL ? kind : "?");
 }

@@ -102,14 +102,14 @@ static void bind_text(sqlite3_stmt *statement, int place, const char *text)
 static void bind_series(sqlite3_stmt *statement, const tp_key *key, const tp_series *series,
                         const char *row)
 {
-    static const char *const roles[] = {"", "input", "output"};
+    const char *role = tp_role_name(key->role);
     const char *quantity = tp_quantity_name(key->quantity);
     bind_text(statement, 1, key->name);
     if (row != NULL) {
         bind_text(statement, 2, row);
     }
     bind_text(statement, 3, quantity != NULL ? quantity : "?");
-    bind_text(statement, 4, key->role <= TP_ROLE_OUTPUT ? roles[key->role] : "?");
+    bind_text(statement, 4, role != NULL ? role : "?");
     sqlite3_bind_int64(statement, 5, key->vpp_stage);
     if (key->slot >= 0) {
         sqlite3_bind_int64(statement, 6, key->slot);

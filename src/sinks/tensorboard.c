@@ -16,6 +16,7 @@
 #include "sinks/event.h"
 #include "sinks/heatmap.h"
 #include "sinks/layout.h"
+#include "sinks/merged.h"
 #include "sinks/others.h"
 #include "sinks/series.h"
 
@@ -40,6 +41,7 @@ typedef struct tensorboard {
     tp_others others;
     tp_map map_places; /* tp_series → place in maps */
     tp_buf maps;       /* tp_heatmap * */
+    tp_merged merged;  /* collectives: one value for all calls of a step */
     tp_buf block;
     tp_buf summary;
     tp_buf frames;
@@ -171,7 +173,7 @@ static tp_status put_record(tensorboard *sink, const tp_batch *batch, const tp_r
     if (key == NULL || names->shape(names->source, record->shape, &ndim) == NULL) {
         return TP_OK; /* its definition was damaged: there is no name for it */
     }
-    if (tp_quantity_name(key->quantity) == NULL) {
+    if (tp_quantity_name(key->quantity) == NULL || tp_role_name(key->role) == NULL) {
         return TP_OK; /* of a newer version: it has no tag */
     }
     const tp_series series = {record->key, record->call,
@@ -195,6 +197,18 @@ static tp_status put_record(tensorboard *sink, const tp_batch *batch, const tp_r
         return tp_fail(error, TP_ERR_NOMEM, "no memory for tags");
     }
     return TP_OK;
+}
+
+/* All calls of one operation in a step have one tag, in whatever group. */
+static tp_status merge_record(tensorboard *sink, const tp_record *record, const tp_key *key,
+                              tp_error *error)
+{
+    char tag[TP_TAG_MAX];
+    if (tp_role_name(key->role) == NULL) {
+        return TP_OK;
+    }
+    tp_series_tag(key, record, sink->options.rank, tag);
+    return tp_merged_add(&sink->merged, tag, strlen(tag), record, error);
 }
 
 static tp_status file_path(const tensorboard *sink, char path[TP_PATH_MAX], tp_error *error)
@@ -366,10 +380,21 @@ static tp_status tensorboard_write(void *private, const tp_batch *batch, const t
     }
     tp_buf_clear(&sink->summary);
     tp_others_clear(&sink->others);
+    tp_merged_clear(&sink->merged);
     for (uint64_t i = 0; i < batch->count && status == TP_OK; i++) {
-        if (batch->records[i].kind == TP_RECORD_STATS) {
-            status = put_record(sink, batch, &batch->records[i], names, error);
+        const tp_record *record = &batch->records[i];
+        const tp_key *key = NULL;
+        if (record->kind == TP_RECORD_STATS) {
+            key = names->key(names->source, record->key);
         }
+        if (key != NULL && key->quantity == TP_COMM) {
+            status = merge_record(sink, record, key, error);
+        } else if (key != NULL) {
+            status = put_record(sink, batch, record, names, error);
+        }
+    }
+    for (uint32_t i = 0; i < sink->merged.count && status == TP_OK; i++) {
+        status = put_record(sink, batch, tp_merged_record(&sink->merged, i), names, error);
     }
     if (status != TP_OK) {
         return status;
@@ -489,6 +514,7 @@ static void tensorboard_close(void *private)
     }
     tp_buf_free(&sink->maps);
     tp_map_free(&sink->map_places);
+    tp_merged_free(&sink->merged);
     tp_buf_free(&sink->block);
     tp_buf_free(&sink->summary);
     tp_buf_free(&sink->frames);

@@ -231,6 +231,42 @@ static void test_filled_later(void **state)
     tp_step_free(step);
 }
 
+static void test_issued(void **state)
+{
+    (void)state;
+    /* Of a collective that runs a view shows what it began with, and nothing of its end. */
+    tp_step *step = open_step(2);
+    tp_record *slot = tp_step_reserve(step, 4, NOW);
+    slot->kind = TP_RECORD_COLLECTIVE;
+    slot->shape = 9;
+    slot->u.collective =
+        (tp_collective){.op = TP_COLLECTIVE_OP_SEND, .peer = 3, .sequence = 17, .location = 2};
+    tp_step_issue(slot);
+    slot->u.collective.flags = TP_COLLECTIVE_DONE;
+    slot->u.collective.done_ns = 5;
+    tp_batch batch;
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.count, 1);
+    assert_int_equal(batch.unfilled, 1);
+    const tp_record *record = &batch.records[0];
+    assert_int_equal(record->state, TP_SLOT_RESERVED);
+    assert_int_equal(record->kind, TP_RECORD_COLLECTIVE);
+    assert_int_equal(record->key, 4);
+    assert_int_equal(record->shape, 9);
+    assert_int_equal(record->u.collective.op, TP_COLLECTIVE_OP_SEND);
+    assert_int_equal(record->u.collective.peer, 3);
+    assert_int_equal(record->u.collective.sequence, 17);
+    assert_int_equal(record->u.collective.location, 2);
+    assert_int_equal(record->u.collective.flags, 0);
+    assert_int_equal(record->u.collective.done_ns, 0);
+    tp_step_fill(step, slot);
+    tp_step_close(step);
+    assert_int_equal(tp_step_view(step, &batch), TP_OK);
+    assert_int_equal(batch.unfilled, 0);
+    assert_int_equal(batch.records[0].u.collective.done_ns, 5);
+    tp_step_free(step);
+}
+
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -350,6 +386,7 @@ int main(void)
         cmocka_unit_test(test_no_memory_for_histograms),
         cmocka_unit_test(test_wrong_places_of_histograms),
         cmocka_unit_test(test_filled_later),
+        cmocka_unit_test(test_issued),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_killed_before_its_first_slot),
