@@ -328,8 +328,8 @@ TP_API uint64_t tp_incident_describe(const tp_record *record, const tp_key *key,
                                      const tp_key *witness, char *text, uint64_t size);
 
 /* The row name of a record: parameters by their name; activations "<module>.input", tensors of
- * collectives "<operation>.pre", with "_<slot>" when the side has several tensors and "#<call>" from
- * the second call of a micro step on.
+ * collectives "<operation>.pre", with "_<slot>" when the side has several tensors and "#<call>"
+ * from the second call of a micro step on.
  * Returns the length (without the terminator), cut to size - 1 at the end of a character. */
 TP_API uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size);
 

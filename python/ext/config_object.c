@@ -40,11 +40,24 @@ static PyObject *ranks(const tp_config *config)
     return list;
 }
 
+static PyObject *texts(const tp_texts *texts)
+{
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < texts->count; i++) {
+        PyObject *text = PyUnicode_FromString(texts->items[i]);
+        if (text == NULL || PyList_Append(list, text) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(text);
+    }
+    return list;
+}
+
 PyObject *config_to_dict(const tp_config *config)
 {
     return Py_BuildValue(
         "{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d,s:N,s:N,s:N,s:N,s:N,s:N,"
-        "s:N,s:N,s:N,s:N}", /* */
+        "s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N}", /* */
         "targets", target_names(config), "ops", metrics_op_names(config->ops, config->op_count),
         "xy_distribution", PyBool_FromLong(config->xy_distribution), "all_xy",
         PyBool_FromLong(config->all_xy), "forward_only", PyBool_FromLong(config->forward_only),
@@ -60,5 +73,7 @@ PyObject *config_to_dict(const tp_config *config)
         PyBool_FromLong(config->dynamic_on), "ur_distribution",
         PyBool_FromLong(config->ur_distribution), "mg_direction",
         PyBool_FromLong(config->mg_direction), "monitor_mbs_grad",
-        PyBool_FromLong(config->monitor_mbs_grad));
+        PyBool_FromLong(config->monitor_mbs_grad), "cc_enable", PyBool_FromLong(config->cc_enable),
+        "cc_codeline", texts(&config->cc_codeline), "cc_pre_hook",
+        PyBool_FromLong(config->cc_pre_hook), "cc_log_only", PyBool_FromLong(config->cc_log_only));
 }

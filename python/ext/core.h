@@ -52,6 +52,7 @@ typedef struct core_state {
     PyTypeObject *optimizer_hook_type;
     PyTypeObject *journal_type;
     PyTypeObject *table_type;
+    PyTypeObject *collectives_type;
     PyObject *config_error;
 
     /* Attribute names, interned. */
@@ -135,6 +136,7 @@ extern PyType_Spec core_input_grad_spec;
 extern PyType_Spec core_optimizer_hook_spec;
 extern PyType_Spec core_journal_spec;
 extern PyType_Spec core_table_spec;
+extern PyType_Spec core_collectives_spec;
 
 /* _core.inert_hook(): what a hook becomes when a model is pickled; it does nothing. */
 PyObject *core_inert_hook(PyObject *module, PyObject *unused);

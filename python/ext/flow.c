@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "collectives.h"
 #include "gradient_hooks.h"
 #include "module_hooks.h"
 #include "passages.h"
@@ -447,6 +448,10 @@ void monitor_hand_over_micro_steps(monitor_object *monitor)
 
 bool monitor_boundary(monitor_object *monitor)
 {
+    const bool ok = collectives_end_step(monitor);
+    if (!ok || !monitor_is_active(monitor)) {
+        return ok;
+    }
     monitor_forget_step(monitor);
     monitor_hand_over_micro_steps(monitor);
     monitor_hand_over_time(monitor);

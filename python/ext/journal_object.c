@@ -176,6 +176,34 @@ static bool put_incident(PyObject *dict, const tp_reader *reader, const tp_recor
     return ok;
 }
 
+static bool put_number(PyObject *dict, const char *name, uint64_t value)
+{
+    return put(dict, name, PyLong_FromUnsignedLongLong(value));
+}
+
+/* times are null while the call isn't known to have ended. */
+static bool put_collective(PyObject *dict, const tp_reader *reader, const tp_collective *call)
+{
+    const bool done = (call->flags & TP_COLLECTIVE_DONE) != 0;
+    const tp_key *place =
+        call->location > 0 ? tp_reader_key(reader, (uint32_t)(call->location - 1)) : NULL;
+    return put_number(dict, "op", call->op) && put_number(dict, "tag", call->tag) &&
+           put(dict, "peer", PyLong_FromLong(call->peer)) &&
+           put_number(dict, "group_size", call->group_size) &&
+           put_number(dict, "sequence", call->sequence) &&
+           put_number(dict, "bytes_in", call->bytes_in) &&
+           put_number(dict, "bytes_out", call->bytes_out) &&
+           put_number(dict, "signature", call->signature) &&
+           put_number(dict, "running", call->running) &&
+           put_number(dict, "issue_ns", call->issue_ns) &&
+           put(dict, "location",
+               place != NULL ? PyUnicode_FromString(place->name) : Py_NewRef(Py_None)) &&
+           put_number(dict, "flags", call->flags) && put_number(dict, "call_ns", call->call_ns) &&
+           put(dict, "done_ns",
+               done ? PyLong_FromUnsignedLongLong(call->done_ns) : Py_NewRef(Py_None)) &&
+           put_number(dict, "waited_ns", call->wait_ns);
+}
+
 static bool put_key(PyObject *dict, const tp_key *key, uint32_t call)
 {
     char row[1024];
@@ -187,7 +215,8 @@ static bool put_key(PyObject *dict, const tp_key *key, uint32_t call)
            put(dict, "quantity", PyUnicode_FromString(quantity == NULL ? "" : quantity)) &&
            put(dict, "role", PyUnicode_FromString(role == NULL ? "" : role)) &&
            put(dict, "vpp_stage", PyLong_FromLong(key->vpp_stage)) &&
-           put(dict, "slot", PyLong_FromLong(key->slot));
+           put(dict, "slot", PyLong_FromLong(key->slot)) &&
+           (key->quantity != TP_COMM || put(dict, "group", PyUnicode_FromString(key->global_name)));
 }
 
 /* Only records that have one get it. */
@@ -218,6 +247,10 @@ static PyObject *record_to_dict(const tp_reader *reader, const tp_batch *batch,
         ok = put_alert(dict, &record->u.alert);
     } else if (ok && record->kind == TP_RECORD_INCIDENT) {
         ok = put_incident(dict, reader, record);
+    } else if (ok && record->kind == TP_RECORD_COLLECTIVE) {
+        ok = put(dict, "dtype", PyUnicode_FromString(tp_dtype_name(record->dtype))) &&
+             put(dict, "shape", shape_of(reader, record->shape)) &&
+             put_collective(dict, reader, &record->u.collective);
     } else if (ok && record->kind == TP_RECORD_STATS) {
         ok = put(dict, "dtype", PyUnicode_FromString(tp_dtype_name(record->dtype))) &&
              put(dict, "shape", shape_of(reader, record->shape)) &&

@@ -213,6 +213,9 @@ static bool add_constants(PyObject *module)
         {"ROLE_NONE", TP_ROLE_NONE},
         {"ROLE_INPUT", TP_ROLE_INPUT},
         {"ROLE_OUTPUT", TP_ROLE_OUTPUT},
+        {"COMM", TP_COMM},
+        {"ROLE_PRE", TP_ROLE_PRE},
+        {"ROLE_POST", TP_ROLE_POST},
     };
     for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) != 0) {
@@ -235,6 +238,7 @@ static int module_exec(PyObject *module)
         add_type(module, &core_monitor_spec, &state->monitor_type, "Monitor") &&
         add_type(module, &core_journal_spec, &state->journal_type, "JournalReader") &&
         add_type(module, &core_table_spec, &state->table_type, "Table") &&
+        add_type(module, &core_collectives_spec, &state->collectives_type, "Collectives") &&
         add_type(module, &core_module_hook_spec, &state->module_hook_type, NULL) &&
         add_type(module, &core_output_grad_spec, &state->output_grad_type, NULL) &&
         add_type(module, &core_input_grad_spec, &state->input_grad_type, NULL) &&
@@ -257,6 +261,7 @@ static int for_each_reference(core_state *state, int (*visit)(PyObject **place, 
         (PyObject **)(void *)&state->optimizer_hook_type,
         (PyObject **)(void *)&state->journal_type,
         (PyObject **)(void *)&state->table_type,
+        (PyObject **)(void *)&state->collectives_type,
         &state->config_error,
         &state->name_requires_grad,
         &state->name_grad_fn,

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "collectives.h"
 #include "config_object.h"
 #include "errors.h"
 #include "metrics.h"
@@ -109,6 +110,7 @@ static tp_status close_monitor(monitor_object *self)
     }
     if (self->monitor != NULL) {
         tp_monitor *monitor = self->monitor;
+        collectives_end_step(self);
         monitor_hand_over_micro_steps(self);
         monitor_hand_over_time(self);
         self->monitor = NULL;

@@ -80,9 +80,10 @@ typedef struct monitor_object {
     uint64_t unreadable;      /* tensors that could not be read */
     PyObject *warned_reasons; /* set of strings */
 
-    tp_step *step;    /* the open one; NULL: ask, for a step is being ended without the GIL */
-    uint32_t endings; /* how many threads do that */
-    bool collecting;  /* the open step is collected; else hooks return at once */
+    tp_step *step;         /* the open one; NULL: ask, for a step is being ended without the GIL */
+    uint32_t endings;      /* how many threads do that */
+    bool collecting;       /* the open step is collected; else hooks return at once */
+    PyObject *collectives; /* borrowed: it lets go of itself; NULL: none is watched */
     PyObject *collector_handles; /* list: handles of hooks that the last collected step ends */
     uint32_t ops[TP_OP_COUNT];   /* what the metrics show */
     uint32_t op_count;

@@ -19,12 +19,8 @@ enum {
 bool optimizer_parts_begin(optimizer_hook *hook, bool after);
 void optimizer_parts_end(optimizer_hook *hook);
 
-/* A new reference; None where there is nothing. Without an adapter NULL, without an error. What is
- * a function is called: it makes what the framework keeps in no such form. */
+/* A new reference; None where there is nothing. Without an adapter NULL, without an error. */
 PyObject *optimizer_parts_get(const optimizer_hook *hook, const watched *entry, int part);
-
-/* Is it made by a function? Then it should be let go of at once. */
-bool optimizer_parts_makes(const optimizer_hook *hook, const watched *entry, int part);
 
 /* take(quantity, rows, tensors, micro): records these tensors for rows with these numbers, as of
  * the running micro step if micro is true. Method of the hook; what fails is told as in a hook. */
@@ -33,8 +29,5 @@ PyObject *optimizer_parts_take(PyObject *self, PyObject *const *args, Py_ssize_t
 /* accumulated(parameter): a hook that torch calls when a gradient has been added up. Records it as
  * not yet reduced: of each micro step (monitor_mbs_grad), else where the reduction comes next. */
 PyObject *optimizer_parts_accumulated(PyObject *self, PyObject *parameter);
-
-/* mark_skipped(): the step that ends next has made no update. */
-PyObject *optimizer_parts_mark_skipped(PyObject *self, PyObject *unused);
 
 #endif

@@ -203,7 +203,10 @@ class Optimizers:
 
 
 def on_step(optimizer: torch.optim.Optimizer | None, before: Any, after: Any) -> list[Any]:
-    """Have these called before and after the optimizer's steps; None: of all optimizers."""
+    """Have these, where they are any, called before and after the optimizer's steps.
+
+    optimizer: None: those of all optimizers.
+    """
     if optimizer is None:
         from torch.optim.optimizer import (
             register_optimizer_step_post_hook,
@@ -212,12 +215,12 @@ def on_step(optimizer: torch.optim.Optimizer | None, before: Any, after: Any) ->
 
         handles = (
             before and register_optimizer_step_pre_hook(before),
-            register_optimizer_step_post_hook(after),
+            after and register_optimizer_step_post_hook(after),
         )
     else:
         handles = (
             before and optimizer.register_step_pre_hook(before),
-            optimizer.register_step_post_hook(after),
+            after and optimizer.register_step_post_hook(after),
         )
     return [handle for handle in handles if handle]
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprobe import _core, _frameworks
+from tensorprobe._collectives import Collectives
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
 from tensorprobe._messages import complain, say, warn
 from tensorprobe._optimizers import Metrics, Optimizers, on_step
@@ -85,8 +86,8 @@ class Session:
         chunks = list(model) if isinstance(model, Sequence) else [model]
         self._chunks = [original(chunk) for chunk in chunks]
         self._compile = CompileWatch()
+        self._collectives = Collectives(monitor, self.close)
         self._optimizer: Any = None
-        self._expected: list[Any] = []  # what tells of a framework's optimizer that is to come
         self._optimizers = Optimizers(
             monitor,
             params_have_main_grad,
@@ -129,6 +130,7 @@ class Session:
         self._is_lowest_rank = self._rank == (min(ranks) if ranks else 0)
         self._report = self._may_report and self._is_lowest_rank
         self._select()
+        self._collectives.configure(self._config, aloud=self._is_lowest_rank)
 
     def _select(self) -> _frameworks.Adapter | None:
         """Find out what the configuration means in the model as it is now."""
@@ -203,6 +205,7 @@ class Session:
         self._hook_watched(watched, {})
         self._compile.start()
         self._monitor.tell(self._refresh, self._warn_of_silence)
+        self._collectives.watch(self._module_handles)
         if self._report and xy_distribution:
             for one in watched:
                 stage_name = f"{one.vpp_stage}:" if len(self._chunks) > 1 else ""
@@ -248,6 +251,7 @@ class Session:
                 self._remove(gone.handles)
         self._compile.keep({one.hook for one in self._hooked.values()})
         self._compile.start()
+        self._collectives.watch(self._module_handles)
         return True
 
     def _warn_of_silence(self) -> None:
@@ -315,17 +319,14 @@ class Session:
         """End steps with this optimizer's from now on, instead of with the one before."""
         if self._closed:
             return
-        self._remove(self._expected)
-        if optimizer is None:
-            self._expected = _frameworks.expect(self._chunks, self._use)
-        self._use(optimizer)
-
-    def _use(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._optimizers.use(optimizer, self._select())
         self._make_printer()
         self._remove(self._step_handles)
         self._looks_at_step_ends = False
+        if self._config["cc_enable"] or self._config_file is not None:
+            before = self._collectives.before_step
+            self._step_handles.extend(on_step(self._optimizers.last, before, None))
         if self._config_file is not None or self._wants_structure():
             self._hook_step_end(self._optimizers.last)
 
@@ -394,7 +395,6 @@ class Session:
         self._monitor.tell(None, None)
         self._unhook_modules()
         self._optimizers.forget()
-        self._remove(self._expected)
         self._remove(self._step_handles)
         if self._printer is not None:
             self._printer.remove()
@@ -494,6 +494,7 @@ class Session:
         self._warn_of_lost_steps()
         atexit.unregister(self._close_at_exit)
         self._detach()
+        self._collectives.tell_unwaited()
         try:
             self._monitor.close()
         except OSError as error:
