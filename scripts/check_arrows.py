@@ -29,6 +29,9 @@ FOREIGN = {
     "event.pb-c.h": "sinks",  # made from sinks/event.proto
     "Python.h": "python/ext",
     "structmember.h": "python/ext",
+    "libpq-fe.h": "ship",
+    "mysql.h": "ship",
+    "curl/curl.h": "ship",
     "immintrin.h": "stats",
     "arm_neon.h": "stats",
     "cpuid.h": "base",
@@ -39,7 +42,7 @@ SYSTEM = set(
     "dirent dlfcn fcntl fnmatch getopt poll pthread sched unistd sys/file sys/ioctl sys/mman "
     "sys/random sys/resource sys/stat sys/statvfs sys/syscall sys/time sys/types sys/uio "
     "sys/utsname sys/vfs sys/wait "
-    "linux/futex".split()
+    "spawn linux/futex".split()
 )
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "config/config.h"
 #include "config/schema.h"
+#include "config/url.h"
 
 static const char help[] =
     "usage: tensorprobe check [--watch] CONFIG\n"
@@ -159,6 +160,71 @@ static void print_files(const tp_config *config)
     }
 }
 
+/* A URL without its secrets, or what stands for it. */
+static void print_url(const char *text)
+{
+    char shown[512];
+    tp_url url;
+    if (tp_secret_is_elsewhere(text) || tp_url_parse(&url, text, NULL) != TP_OK) {
+        snprintf(shown, sizeof shown, "%s", tp_secret_is_elsewhere(text) ? text : "a server");
+    } else {
+        tp_url_describe(&url, shown, sizeof shown);
+        tp_url_free(&url);
+    }
+    printf("%s", shown);
+}
+
+static void print_database(const tp_database_config *database)
+{
+    if (database->url == NULL) {
+        return;
+    }
+    printf("carries them to ");
+    print_url(database->url);
+    printf(", beside the training:");
+    if (database->step_interval > 0) {
+        const tp_texts *targets = &database->selection.targets;
+        for (uint32_t i = 0; i < targets->count; i++) {
+            printf("%s%s", i == 0 ? " of " : ", ", targets->items[i]);
+        }
+        printf("%s every ", targets->count == 0 ? " of all" : "");
+        if (database->step_interval > 1) {
+            printf("%" PRIu64 " steps", database->step_interval);
+        } else {
+            printf("step");
+        }
+    }
+    if (database->rollup_steps > 0) {
+        printf("%s a summary of every series each %" PRIu64 " steps",
+               database->step_interval > 0 ? ", and" : "", database->rollup_steps);
+    }
+    puts("");
+}
+
+static void print_inform(const tp_inform_config *inform)
+{
+    switch (inform->recipient) {
+    case TP_INFORM_DATABASE:
+        printf("tells a database (");
+        print_url(inform->connection_str);
+        puts(") of alerts");
+        break;
+    case TP_INFORM_EMAIL:
+        printf("tells %s of alerts by mail\n", inform->receive_email_address);
+        break;
+    case TP_INFORM_COMMAND:
+        printf("tells the program %s of alerts\n", inform->command.items[0]);
+        break;
+    case TP_INFORM_WEBHOOK:
+        printf("tells ");
+        print_url(inform->url);
+        puts(" of alerts");
+        break;
+    default:
+        break;
+    }
+}
+
 static void print_rule(const tp_rule_config *rule)
 {
     switch (rule->rule) {
@@ -223,10 +289,10 @@ static void print_rule(const tp_rule_config *rule)
                rule->min_samples, rule->min_samples > 1 ? "s" : "");
         break;
     }
-    for (uint32_t i = 0; i < rule->targets.count; i++) {
-        printf("%s%s", i == 0 ? " (of " : ", ", rule->targets.items[i]);
+    for (uint32_t i = 0; i < rule->selection.targets.count; i++) {
+        printf("%s%s", i == 0 ? " (of " : ", ", rule->selection.targets.items[i]);
     }
-    puts(rule->targets.count > 0 ? ")" : "");
+    puts(rule->selection.targets.count > 0 ? ")" : "");
 }
 
 static void print_rules(const tp_config *config)
@@ -268,7 +334,9 @@ static int check(const char *path, bool watch)
     print_steps(&config);
     print_quantities(&config);
     print_files(&config);
+    print_database(&config.database);
     print_rules(&config);
+    print_inform(&config.inform);
     print_endings(&config);
     tp_config_free(&config);
     return TP_EXIT_OK;

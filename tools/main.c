@@ -17,6 +17,7 @@ static const struct command {
      "bring csv, TensorBoard, SQLite and alert files up to the journal's end"},
     {"diff", tp_tool_diff, "find the step and tensor at which two runs part"},
     {"export", tp_tool_export, "write what was recorded as parquet, csv, trend.db …"},
+    {"ship", tp_tool_ship, "carry journals to a database, and alerts to people"},
     {"init", tp_tool_init, "print a configuration to begin with"},
     {"backtest", tp_tool_backtest, "run alert rules over what was recorded"},
     {"check", tp_tool_check, "validate a configuration file, and say what it will do"},

@@ -18,6 +18,7 @@ int tp_tool_check(int argc, char **argv);
 int tp_tool_backtest(int argc, char **argv);
 int tp_tool_export(int argc, char **argv);
 int tp_tool_init(int argc, char **argv);
+int tp_tool_ship(int argc, char **argv);
 int tp_tool_selftest(int argc, char **argv);
 int tp_tool_diff(int argc, char **argv);
 

@@ -9,15 +9,29 @@
 #define INFORM(member) .offset = offsetof(tp_inform_config, member)
 #define DEFAULT_SMTP_PORT 587
 
-static const char *const recipients[] = {"database", "email", NULL};
+static const char *const recipients[] = {"database", "email", "command", "webhook", NULL};
 
 static tp_status read_recipient(const tp_config_text *text, const tp_config_field *spec,
                                 json_t *value, const tp_place *place, void *target)
 {
     uint32_t choice = 0;
     tp_status status = tp_config_read_word(text, spec, value, place, &choice);
-    *(uint32_t *)target = choice == 1 ? TP_INFORM_EMAIL : TP_INFORM_DATABASE;
+    *(uint32_t *)target = TP_INFORM_DATABASE + choice;
     return status;
+}
+
+/* The ancestor's document shows a URL that is none; who copied it is told by a warning. */
+static bool is_example(const char *url)
+{
+    return strstr(url, "username:password@host") != NULL;
+}
+
+static tp_status read_connection(const tp_config_text *text, const tp_config_field *spec,
+                                 json_t *value, const tp_place *place, void *target)
+{
+    return json_is_string(value) && is_example(json_string_value(value))
+               ? tp_config_read_text(text, spec, value, place, target)
+               : tp_config_read_url(text, spec, value, place, target);
 }
 
 /* The ancestor's document writes it as a text. */
@@ -46,7 +60,7 @@ static const tp_config_field inform_fields[] = {
      .fallback = "\"database\"",
      .does = "where messages go"},
     {.name = "connection_str",
-     .read = tp_config_read_text,
+     .read = read_connection,
      INFORM(connection_str),
      .does = "database: its URL, as in `mysql+pymysql://username:password@host:port/database`"},
     {.name = "send_email_address",
@@ -78,7 +92,16 @@ static const tp_config_field inform_fields[] = {
      .schema = "\"type\": [\"integer\", \"string\"], \"minimum\": 1, \"maximum\": 65535, "
                "\"pattern\": \"^[0-9]{1,5}$\"",
      .fallback = "587",
-     .does = "email: the server's port"},
+     .does = "email: the server's port; 465 speaks TLS from the beginning, others after STARTTLS"},
+    {.name = "command",
+     .read = tp_config_read_texts,
+     INFORM(command),
+     .does = "command: a program with its arguments, as in `[\"/usr/local/bin/page\", \"--now\"]`; "
+             "it gets messages as JSON on its standard input"},
+    {.name = "url",
+     .read = tp_config_read_url,
+     INFORM(url),
+     .does = "webhook: where messages are posted as JSON"},
 };
 
 const tp_config_members tp_config_inform_members = {inform_fields, LENGTH(inform_fields)};
@@ -87,9 +110,9 @@ const tp_config_members tp_config_inform_members = {inform_fields, LENGTH(inform
 static bool is_placeholder(const tp_inform_config *inform)
 {
     if (inform->recipient == TP_INFORM_DATABASE) {
-        return strstr(inform->connection_str, "username:password@host") != NULL;
+        return is_example(inform->connection_str);
     }
-    return inform->send_email_password != NULL &&
+    return inform->recipient == TP_INFORM_EMAIL && inform->send_email_password != NULL &&
            strcmp(inform->send_email_password, "******") == 0;
 }
 
@@ -117,15 +140,18 @@ tp_status tp_config_read_inform(const tp_config_text *text, const tp_config_fiel
                               "an email needs \"send_email_address\", \"receive_email_address\" "
                               "and \"smtp_server\"");
     }
+    if (inform->recipient == TP_INFORM_COMMAND && inform->command.count == 0) {
+        return tp_config_fail(text, place,
+                              "command is missing; write \"command\": [\"/path/to/program\"]");
+    }
+    if (inform->recipient == TP_INFORM_WEBHOOK && inform->url == NULL) {
+        return tp_config_fail(text, place, "url is missing; write \"url\": \"https://HOST/PATH\"");
+    }
     if (is_placeholder(inform)) {
         inform->recipient = TP_INFORM_NOBODY;
         tp_config_warn(text, place,
                        "is the documentation's placeholder: nobody is informed; write your own "
                        "address, or remove it");
-        return TP_OK;
     }
-    tp_config_warn(text, place,
-                   "this version does not act on it: alerts are on the console and in the journal, "
-                   "and nobody is informed");
     return TP_OK;
 }

@@ -30,6 +30,7 @@ void tp_config_defaults(tp_config *config, bool watch)
         .segment_bytes = UINT64_C(32) << 20,
         .budget_bytes = UINT64_C(256) << 20,
         .wait_ms = 1000,
+        .database = {.step_interval = 1},
     };
     if (!watch) {
         return;
@@ -52,27 +53,26 @@ void tp_config_defaults(tp_config *config, bool watch)
     config->rule_count = 2;
 }
 
+static void free_texts(tp_texts *texts)
+{
+    for (uint32_t i = 0; i < texts->count; i++) {
+        tp_free(texts->items[i]);
+    }
+    tp_free(texts->items);
+    *texts = (tp_texts){NULL, 0};
+}
+
 static void free_inform(tp_inform_config *inform)
 {
     tp_free(inform->connection_str);
+    free_texts(&inform->command);
+    tp_free(inform->url);
     tp_free(inform->send_email_address);
     tp_free(inform->receive_email_address);
     tp_free(inform->send_email_username);
     tp_free(inform->send_email_password);
     tp_free(inform->smtp_server);
     *inform = (tp_inform_config){0};
-}
-
-static void free_rule(tp_rule_config *rule)
-{
-    for (uint32_t i = 0; i < rule->targets.count; i++) {
-        tp_free(rule->targets.items[i]);
-        tp_pattern_free(rule->patterns != NULL ? rule->patterns[i] : NULL);
-    }
-    tp_free(rule->targets.items);
-    tp_free(rule->patterns);
-    rule->targets = (tp_texts){NULL, 0};
-    rule->patterns = NULL;
 }
 
 void tp_config_free(tp_config *config)
@@ -84,15 +84,14 @@ void tp_config_free(tp_config *config)
         }
         tp_free(config->targets);
     }
-    for (uint32_t i = 0; i < config->cc_codeline.count; i++) {
-        tp_free(config->cc_codeline.items[i]);
-    }
-    tp_free(config->cc_codeline.items);
-    config->cc_codeline = (tp_texts){NULL, 0};
+    free_texts(&config->cc_codeline);
     for (uint32_t i = 0; i < TP_MAX_RULES; i++) {
-        free_rule(&config->rules[i]);
+        tp_selection_free(&config->rules[i].selection);
     }
     free_inform(&config->inform);
+    tp_free(config->database.url);
+    config->database.url = NULL;
+    tp_selection_free(&config->database.selection);
     tp_free(config->module_ranks);
     config->targets = NULL;
     config->target_count = 0;

@@ -5,24 +5,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/buf.h"
 #include "base/error.h"
-#include "config/pattern.h"
+#include "config/selection.h"
 #include "tensorprobe/record.h"
 
 #define TP_FORMAT_CSV 1u
 #define TP_FORMAT_TENSORBOARD 2u
 #define TP_FORMAT_API 4u /* nothing on disk but the journal */
 #define TP_FORMAT_SQLITE 8u
+#define TP_FORMAT_DATABASE 16u /* read only: becomes SQLITE, or API where database.url is given */
 
 #define TP_DEVICE_PATH_NATIVE 0u /* the kernels, where they can read the tensor */
 #define TP_DEVICE_PATH_TORCH 1u  /* torch operations, for every tensor */
 
 #define TP_MAX_RULES 16
-
-typedef struct tp_texts {
-    char **items;
-    uint32_t count;
-} tp_texts;
 
 #define TP_MODE_RELATIVE 0 /* |x - mean| > t * |mean| */
 #define TP_MODE_FACTOR 1   /* x > t * mean or x < mean / t, of norms: the default of watch() */
@@ -34,14 +31,9 @@ typedef struct tp_rule_config {
     double threshold;     /* NaN: none (AnomalyNan without a bound) */
     uint64_t min_samples; /* earlier finite values, or steps, needed before the rule speaks */
     uint32_t window;      /* earlier values of which a median is taken; 0: none is */
-    uint32_t ops;     /* bit 1 << TP_OP_… of each that it looks at; 0: all that are configured */
-    tp_texts targets; /* names and patterns of what it looks at; none: everything */
-    tp_pattern **patterns; /* as many; NULL for a name */
+    uint32_t ops; /* bit 1 << TP_OP_… of each that it looks at; 0: all that are configured */
+    tp_selection selection; /* what it looks at; none: everything */
 } tp_rule_config;
-
-/* Whether the rule looks at what has this name: a target is a module or parameter, with all that is
- * inside it, or a pattern. */
-bool tp_rule_config_applies(const tp_rule_config *rule, const char *name);
 
 /* One side of a target, "tensor" or "tuple[n]" or "tuple[n]:i". */
 typedef struct tp_side_spec {
@@ -60,15 +52,29 @@ typedef struct tp_target {
 #define TP_INFORM_NOBODY 0u
 #define TP_INFORM_DATABASE 1u
 #define TP_INFORM_EMAIL 2u
+#define TP_INFORM_COMMAND 3u
+#define TP_INFORM_WEBHOOK 4u
 
-/* Who is told of alerts. Texts that don't belong to the recipient may be NULL. */
+/* Who is told of alerts. Texts that don't belong to the recipient may be NULL. URLs, names and
+ * passwords may stand for others: tp_secret_read. */
 typedef struct tp_inform_config {
     uint32_t recipient;   /* TP_INFORM_… */
     char *connection_str; /* URL of the database */
+    tp_texts command;     /* a program with its arguments */
+    char *url;            /* of the webhook */
     char *send_email_address, *receive_email_address;
     char *send_email_username, *send_email_password, *smtp_server;
     uint32_t smtp_port;
 } tp_inform_config;
+
+/* A database server, or a collector of metrics, to which `tensorprobe ship` carries the journals of
+ * a node. */
+typedef struct tp_database_config {
+    char *url;              /* NULL: none; may stand for another (tp_secret_read) */
+    tp_selection selection; /* the series of which each value is sent; none: all */
+    uint64_t step_interval; /* of these, every so many steps; 0: none */
+    uint64_t rollup_steps;  /* a summary of every series for so many steps; 0: none */
+} tp_database_config;
 
 #define TP_STAMP_SIZE 16 /* of "Dec03_21-34-40" */
 
@@ -98,6 +104,7 @@ typedef struct tp_config {
                                              "": none */
     bool alert_dump;
     tp_inform_config inform;
+    tp_database_config database;
     uint32_t ops[TP_OP_COUNT];
     uint32_t op_count;
     double eps;
@@ -124,5 +131,8 @@ tp_status tp_config_parse(tp_config *config, const char *text, size_t size, cons
 tp_status tp_config_read(tp_config *config, const char *path, tp_error *error);
 
 void tp_config_free(tp_config *config);
+
+/* Appends a configuration that has this one's `database` and `alert.inform`, and no more. */
+void tp_config_put_delivery(const tp_config *config, tp_buf *out);
 
 #endif

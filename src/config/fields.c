@@ -90,7 +90,7 @@ static const tp_config_field alert_fields[] = {
      .nest = TP_NEST_OBJECT,
      .members = &tp_config_inform_members,
      .fallback = "{}",
-     .does = "tell somebody of alerts (*not acted on yet: nobody is told*)"},
+     .does = "tell somebody of alerts"},
 };
 static const tp_config_members alert_members = {alert_fields, LENGTH(alert_fields)};
 
@@ -236,15 +236,15 @@ static const tp_config_field root_fields[] = {
      .read = tp_config_read_format,
      AT(formats),
      .choices = format_words,
-     .type =
-         "`\"tensorboard\"`, `\"csv\"`, `\"sqlite\"`, `\"api\"` (no files but the journal), or a "
-         "list of them",
+     .type = "`\"tensorboard\"`, `\"csv\"`, `\"sqlite\"`, `\"api\"` (no files but the journal), "
+             "`\"database\"`, or a list of them",
      .schema = "\"anyOf\": [{\"enum\": [\"tensorboard\", \"csv\", \"sqlite\", \"api\", "
                "\"database\"]}, {\"type\": \"array\", \"minItems\": 1, \"items\": {\"enum\": "
                "[\"tensorboard\", \"csv\", \"sqlite\", \"api\", \"database\"]}}]",
      .fallback = "\"tensorboard\"",
      .for_watch = "[\"csv\", \"tensorboard\"]",
-     .does = "the files that are written beside the journal"},
+     .does = "the files that are written beside the journal; `\"database\"`: the server of "
+             "`database.url`, without one `\"sqlite\"`"},
     {.name = "ndigits",
      .read = tp_config_read_u32,
      AT(ndigits),
@@ -335,6 +335,13 @@ static const tp_config_field root_fields[] = {
      .nest = TP_NEST_OBJECT,
      .members = &alert_members,
      .does = "what to say when something goes wrong"},
+    {.name = "database",
+     .read = tp_config_read_database,
+     AT(database),
+     .nest = TP_NEST_OBJECT,
+     .members = &tp_config_database_members,
+     .fallback = "{}",
+     .does = "a server to which a process beside the training carries all that is recorded"},
     {.name = "strict",
      .read = tp_config_read_bool,
      AT(strict),
@@ -414,6 +421,10 @@ tp_status tp_config_read_fields(tp_config *config, json_t *root, const tp_config
     }
     if (config->dynamic_on || json_object_get(root, "dynamic_on") == NULL) {
         warn_of_nothing(config, text); /* else it waits until it is switched on */
+    }
+    if ((config->formats & TP_FORMAT_DATABASE) != 0) {
+        config->formats &= ~TP_FORMAT_DATABASE;
+        config->formats |= config->database.url != NULL ? TP_FORMAT_API : TP_FORMAT_SQLITE;
     }
     if (config->forward_only && config->backward_only) {
         tp_log(TP_LOG_WARNING,

@@ -144,27 +144,17 @@ tp_status tp_config_read_ops(const tp_config_text *text, const tp_config_field *
     return TP_OK;
 }
 
-#define DATABASE 4     /* of the format's choices */
-#define SAID_SO 0x100u /* beside TP_FORMAT_…: the warning has been given */
-
 static tp_status read_one_format(const tp_config_text *text, const tp_config_field *spec,
                                  json_t *value, const tp_place *place, uint32_t *formats)
 {
     static const uint32_t bits[] = {TP_FORMAT_TENSORBOARD, TP_FORMAT_CSV, TP_FORMAT_SQLITE,
-                                    TP_FORMAT_API, [DATABASE] = TP_FORMAT_API};
+                                    TP_FORMAT_API, TP_FORMAT_DATABASE};
     uint32_t choice = 0;
     tp_status status = tp_config_read_word(text, spec, value, place, &choice);
-    if (status != TP_OK) {
-        return status;
+    if (status == TP_OK) {
+        *formats |= bits[choice];
     }
-    if (choice == DATABASE && (*formats & SAID_SO) == 0) {
-        *formats |= SAID_SO;
-        tp_config_warn(
-            text, place,
-            "no database server is written to; write \"sqlite\" for a database in a file");
-    }
-    *formats |= bits[choice];
-    return TP_OK;
+    return status;
 }
 
 tp_status tp_config_read_format(const tp_config_text *text, const tp_config_field *spec,
@@ -175,7 +165,7 @@ tp_status tp_config_read_format(const tp_config_text *text, const tp_config_fiel
     size_t index;
     if (!json_is_array(value)) {
         tp_status status = read_one_format(text, spec, value, place, &formats);
-        *(uint32_t *)target = formats & ~SAID_SO;
+        *(uint32_t *)target = formats;
         return status;
     }
     json_array_foreach(value, index, member)
@@ -190,7 +180,7 @@ tp_status tp_config_read_format(const tp_config_text *text, const tp_config_fiel
         return tp_config_fail(text, place,
                               "is an empty list; write \"api\" for no files but the journal");
     }
-    *(uint32_t *)target = formats & ~SAID_SO;
+    *(uint32_t *)target = formats;
     return TP_OK;
 }
 

@@ -17,13 +17,21 @@ tp_config_reader tp_config_read_ops;
 tp_config_reader tp_config_read_ranks;
 tp_config_reader tp_config_read_rules;
 tp_config_reader tp_config_read_inform;
+tp_config_reader tp_config_read_database;
+
+/* Into tp_selection. */
+tp_config_reader tp_config_read_selection;
+
+/* Into char *: a URL of any kind, or a text that stands for one. */
+tp_config_reader tp_config_read_url;
 
 /* Into nothing: accepted, and not acted on. */
 tp_config_reader tp_config_read_any;
 tp_config_reader tp_config_read_unused_bool;
 
-/* The members of one rule of alert.rules, and of alert.inform. */
+/* The members of one rule of alert.rules, of alert.inform, and of database. */
 extern const tp_config_members tp_config_rule_members;
 extern const tp_config_members tp_config_inform_members;
+extern const tp_config_members tp_config_database_members;
 
 #endif

@@ -99,50 +99,6 @@ static tp_status read_ops(const tp_config_text *text, const tp_config_field *spe
     return status;
 }
 
-static tp_status read_targets(const tp_config_text *text, const tp_config_field *spec,
-                              json_t *value, const tp_place *place, void *target)
-{
-    tp_rule_config *rule = target;
-    tp_status status = tp_config_read_texts(text, spec, value, place, &rule->targets);
-    if (status != TP_OK || rule->targets.count == 0) {
-        return status;
-    }
-    rule->patterns = tp_calloc(rule->targets.count, sizeof *rule->patterns);
-    if (rule->patterns == NULL) {
-        return tp_fail(text->error, TP_ERR_NOMEM, "no memory for targets");
-    }
-    for (uint32_t i = 0; i < rule->targets.count; i++) {
-        char message[256];
-        tp_place here = {place, NULL, i};
-        status =
-            tp_pattern_new(&rule->patterns[i], rule->targets.items[i], message, sizeof message);
-        if (status == TP_ERR_CONFIG) {
-            return tp_config_fail(text, &here, "%s", message);
-        }
-        if (status != TP_OK) {
-            return tp_fail(text->error, status, "no memory for a pattern");
-        }
-    }
-    return TP_OK;
-}
-
-bool tp_rule_config_applies(const tp_rule_config *rule, const char *name)
-{
-    for (uint32_t i = 0; i < rule->targets.count; i++) {
-        const char *target = rule->targets.items[i];
-        size_t length = strlen(target);
-        if (rule->patterns[i] != NULL) {
-            if (tp_pattern_matches(rule->patterns[i], name, true)) {
-                return true;
-            }
-        } else if (strncmp(name, target, length) == 0 &&
-                   (length == 0 || name[length] == '\0' || name[length] == '.')) {
-            return true;
-        }
-    }
-    return rule->targets.count == 0;
-}
-
 static const tp_config_field argument_fields[] = {
     {.name = "threshold",
      .read = tp_config_read_positive,
@@ -190,8 +146,8 @@ static const tp_config_field argument_fields[] = {
      .does =
          "AnomalyNan, AnomalyTurbulence: the statistics it looks at; none: the configured `ops`"},
     {.name = "targets",
-     .read = read_targets,
-     .offset = offsetof(rule_draft, lists),
+     .read = tp_config_read_selection,
+     .offset = offsetof(rule_draft, lists.selection),
      .type = "list of names and patterns",
      .schema = "\"type\": \"array\", \"items\": {\"type\": \"string\"}",
      .does = "the modules, parameters and logged numbers it looks at, with all that is inside "
@@ -290,8 +246,7 @@ static tp_status read_rule(const tp_config_text *text, json_t *value, const tp_p
     rule_draft draft = {.mode = ABSENT, .threshold = (double)NAN};
     tp_status status = tp_config_read_object(text, &tp_config_rule_members, value, place, &draft);
     /* What was allocated is the rule's, whatever comes. */
-    rule->targets = draft.lists.targets;
-    rule->patterns = draft.lists.patterns;
+    rule->selection = draft.lists.selection;
     return status == TP_OK ? finish(text, place, &draft, rule) : status;
 }
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "cause/incidents.h"
 #include "journal/writer.h"
+#include "monitor/carrier.h"
 #include "monitor/console.h"
 #include "monitor/plan.h"
 #include "monitor/rule_options.h"
@@ -83,6 +84,9 @@ static tp_status open_directory(tp_output *output, tp_error *error)
     if (status == TP_OK) {
         status = tp_journal_open(&output->journal, options->directory, &options->run,
                                  options->registry, options->config->segment_bytes, error);
+    }
+    if (status == TP_OK) {
+        tp_carrier_start(options->config, options->base, &options->run);
     }
     return status;
 }

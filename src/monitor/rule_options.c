@@ -2,7 +2,7 @@
 
 static bool applies(const void *context, const tp_key *key)
 {
-    return tp_rule_config_applies(context, key->name);
+    return tp_selection_has(context, key->name);
 }
 
 static const uint32_t modes[] = {[TP_MODE_RELATIVE] = TP_TURBULENCE_RELATIVE,
@@ -18,7 +18,7 @@ tp_rule_options tp_rule_options_of(const tp_rule_config *rule)
         .min_samples = rule->min_samples,
         .window = rule->window,
         .ops = rule->ops,
-        .applies = rule->targets.count > 0 ? applies : NULL,
-        .context = rule,
+        .applies = rule->selection.targets.count > 0 ? applies : NULL,
+        .context = &rule->selection,
     };
 }

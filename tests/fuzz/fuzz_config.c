@@ -25,6 +25,7 @@ size_t tp_fuzz_seed(uint8_t *data, size_t capacity)
         "\"receive_email_address\": \"b\", \"smtp_server\": \"c\", \"smtp_port\": \"587\"}},\n"
         "\"journal\": {\"wait_ms\": 5}, \"module_ranks\": \"1, 2\", \"start_step\": 1, # c\n"
         "\"cc_distribution\": {\"enable\": true, \"cc_codeline\": [\"d\"]}, \"sa_order\": \"\",\n"
+        "\"database\": {\"url\": \"mysql+a://b:c@d:1/e?f=g\", \"targets\": [\"h*\"]},\n"
         "\"append_output\": [\"Dec03_21-34-40\", \"Dec03_21-34-41\"]}";
     size_t size = sizeof text - 1;
     if (size > capacity) {

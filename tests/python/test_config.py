@@ -25,7 +25,7 @@ GOOD = [
     {"format": ["csv", "tensorboard"], "ops": [], "eps": 1e-8},
     {"cc_distribution": {"enable": True, "cc_codeline": ["a"], "cc_pre_hook": False}},
     {"alert": {"rules": [{"rule_name": "AnomalyTurbulence", "args": {"threshold": 1}}]}},
-    {"alert": {"rules": [], "dump": True, "inform": {"connection_str": "sqlite://"}}},
+    {"alert": {"rules": [], "dump": True, "inform": {"connection_str": "sqlite:///a"}}},
     {
         "alert": {
             "inform": {
@@ -46,7 +46,7 @@ GOOD = [
 BETWEEN_VALUES = re.compile(
     r"with i < n, as|is missing|an email needs|takes no arguments but|a factor is at least"
     r"|the threshold of|at most its window|not at shape or dtype|first and the last time"
-    r"|duplicate|smtp_port|no regular expression"
+    r"|duplicate|smtp_port|no regular expression|URL|would send nothing|names no file"
 )
 
 
@@ -184,6 +184,33 @@ ends the training when the monitor itself fails
     assert done.stderr == (
         f"tensorprobe: warning: {path}:3:69: skipped a comment, which JSON has not\n"
     )
+
+
+def test_check_says_where_it_goes_without_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.json"
+    path.write_text(
+        '{"wg_distribution": true, "format": "database", "database": {"url":'
+        ' "postgresql://me:hunter2@h:5433/d", "targets": ["a", "b*"], "step_interval": 10,'
+        ' "rollup_steps": 100}, "alert": {"inform": {"recipient": "email",'
+        ' "send_email_address": "a@b", "receive_email_address": "c@d", "smtp_server": "m",'
+        ' "send_email_username": "hunter2", "send_email_password": "hunter2"}}}'
+    )
+    done = run(path)
+    assert done.stdout.endswith(
+        "keeps all statistics in the journal\n"
+        "carries them to postgresql://h:5433/d, beside the training: of a, b* every 10 steps, and a"
+        " summary of every series each 100 steps\n"
+        "raises no alerts\n"
+        "tells c@d of alerts by mail\n"
+    )
+    assert "hunter2" not in done.stdout + done.stderr
+    path.write_text(
+        '{"wg_distribution": true, "database": {"url": "$DB"},'
+        ' "alert": {"inform": {"connection_str": "file:/x"}}}'
+    )
+    done = run(path)
+    assert "carries them to $DB, beside the training: of all every step\n" in done.stdout
+    assert "tells a database (file:/x) of alerts\n" in done.stdout
 
 
 def test_check_says_when_and_where(tmp_path: Path) -> None:

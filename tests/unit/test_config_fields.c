@@ -305,7 +305,7 @@ static void test_warnings(void **state)
             "\"cc_distribution\": {\"enable\": true},\n\"l2_targets\": {\"x\": []},\n"
             "\"recording_l2_features\": true, \"sa_order\": \"b,s,h,d\",\n"
             "\"stack_info\": true, \"params_effrank\": [\"a\"],\n"
-            "\"alert\": {\"dump\": true,\n\"inform\": {\"connection_str\": \"sqlite://\"}},\n"
+            "\"alert\": {\"dump\": true,\n\"inform\": {\"connection_str\": \"sqlite:///a\"}},\n"
             "\"format\": \"database\", \"wg_distribution\": true}"),
         "tensorprobe: warning: t.json:2:1: monitor_mbs_grad: this version does not act on it: "
         "gradients are recorded once a step\n"
@@ -318,16 +318,7 @@ static void test_warnings(void **state)
         "tensorprobe: warning: t.json:7:1: stack_info: this version does not act on it: no call "
         "stack is recorded\n"
         "tensorprobe: warning: t.json:7:21: params_effrank: this version does not act on it: no "
-        "rank is computed\n"
-        "tensorprobe: warning: t.json:9:1: alert.inform: this version does not act on it: alerts "
-        "are on the console and in the journal, and nobody is informed\n"
-        "tensorprobe: warning: t.json:10:1: format: no database server is written to; write "
-        "\"sqlite\" for a database in a file\n");
-    assert_string_equal(
-        read_warnings("{\"format\": [\"database\", \"csv\", \"database\"], \"mv_distribution\": "
-                      "true}"),
-        "tensorprobe: warning: t.json:1:13: format[0]: no database server is written to; "
-        "write \"sqlite\" for a database in a file\n");
+        "rank is computed\n");
     assert_string_equal(
         read_warnings(
             "{\"xy_distribution\": true, \"forward_only\": true, \"backward_only\": true}"),
@@ -450,7 +441,9 @@ static void test_every_request_for_memory_may_fail(void **state)
         "{\"targets\": {\"language_model.encoder.layers.0\": {\"input\": \"tuple[2]:0\"}, "
         "\"language_model.encoder.layers.1\": {}}, \"ops\": [\"norm\", \"min\"], "
         "\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}], \"inform\": "
-        "{\"connection_str\": \"a\", \"smtp_server\": \"b\"}}, \"module_ranks\": [1], "
+        "{\"connection_str\": \"mysql://a:b@c/d?e=f\", \"smtp_server\": \"b\", \"command\": "
+        "[\"a\"]}}, \"module_ranks\": [1], \"database\": {\"url\": \"http://a/b?c\", "
+        "\"targets\": [\"a\", \"b*\"]}, "
         "\"cc_distribution\": {\"cc_codeline\": [\"a\", \"b\"]}} // none";
     unsigned long n = 0;
     tp_status status = TP_ERR_NOMEM;
