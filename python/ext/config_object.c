@@ -57,7 +57,7 @@ PyObject *config_to_dict(const tp_config *config)
 {
     return Py_BuildValue(
         "{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d,s:N,s:N,s:N,s:N,s:N,s:N,"
-        "s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N}", /* */
+        "s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:K}", /* */
         "targets", target_names(config), "ops", metrics_op_names(config->ops, config->op_count),
         "xy_distribution", PyBool_FromLong(config->xy_distribution), "all_xy",
         PyBool_FromLong(config->all_xy), "forward_only", PyBool_FromLong(config->forward_only),
@@ -75,5 +75,7 @@ PyObject *config_to_dict(const tp_config *config)
         PyBool_FromLong(config->mg_direction), "monitor_mbs_grad",
         PyBool_FromLong(config->monitor_mbs_grad), "cc_enable", PyBool_FromLong(config->cc_enable),
         "cc_codeline", texts(&config->cc_codeline), "cc_pre_hook",
-        PyBool_FromLong(config->cc_pre_hook), "cc_log_only", PyBool_FromLong(config->cc_log_only));
+        PyBool_FromLong(config->cc_pre_hook), "cc_log_only", PyBool_FromLong(config->cc_log_only),
+        "self_check", PyBool_FromLong(config->self_check), "replica_check",
+        (unsigned long long)config->replica_check);
 }

@@ -84,6 +84,9 @@ static PyObject *gradient_of(const optimizer_hook *hook, const watched *entry)
 static bool record_gradient(optimizer_batch *batch, watched *entry)
 {
     const optimizer_hook *hook = batch->hook;
+    if (entry->duplicate && hook->monitor->reduced_only) {
+        return true;
+    }
     const bool scaled = hook->inv_scale != NULL;
     PyObject *grad = gradient_of(hook, entry);
     if (grad != NULL && grad != Py_None && scaled) {
@@ -168,7 +171,8 @@ static bool record_state(optimizer_batch *batch, watched *entry, PyObject *state
  * error set. */
 static int is_trained(const optimizer_hook *hook, const watched *entry)
 {
-    return entry->is_alias ? 0 : requires_grad(hook->monitor->state, entry->parameter);
+    return entry->is_alias || entry->absent ? 0
+                                            : requires_grad(hook->monitor->state, entry->parameter);
 }
 
 /* The parameter's values, of which the process may have a part alone. */
@@ -193,11 +197,12 @@ static bool end_batch(optimizer_batch *batch, bool ok)
     return ok;
 }
 
-bool optimizer_hook_take_gradients(optimizer_hook *hook)
+bool optimizer_hook_take_gradients(optimizer_hook *hook, PyObject *optimizer)
 {
     optimizer_batch batch;
     begin_batch(&batch, hook);
-    bool ok = optimizer_parts_begin(hook, false);
+    hook->reduced_sq = 0.0;
+    bool ok = optimizer_parts_begin(hook, optimizer, false);
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         const int trained = is_trained(hook, &hook->parameters[i]);
         ok = trained > 0 ? record_gradient(&batch, &hook->parameters[i]) : trained == 0;
@@ -223,7 +228,8 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
     }
     optimizer_batch batch;
     begin_batch(&batch, hook);
-    bool ok = optimizer_parts_begin(hook, false) &&
+    hook->reduced_sq = gradients ? 0.0 : hook->reduced_sq;
+    bool ok = optimizer_parts_begin(hook, optimizer, false) &&
               (!use.update || located || adam_begin(hook, optimizer));
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         watched *entry = &hook->parameters[i];
@@ -292,7 +298,7 @@ static bool record_after(optimizer_hook *hook, PyObject *optimizer)
     bool ok = !parameters || hook->locate != NULL || find_foreign(hook, optimizer);
     optimizer_batch batch;
     begin_batch(&batch, hook);
-    ok = ok && (!parameters || optimizer_parts_begin(hook, true));
+    ok = ok && (!parameters || optimizer_parts_begin(hook, optimizer, true));
     for (uint32_t i = 0; ok && parameters && i < hook->count && monitor_is_active(hook->monitor);
          i++) {
         watched *entry = &hook->parameters[i];
@@ -448,7 +454,7 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_
     const bool late = monitor->collecting && monitor->config->wg_distribution &&
                       !hook->gradients_taken && has_closure(args, count);
     PyObject *hidden = core_hide_from_functions(monitor->state);
-    const bool ok = (!late || optimizer_hook_take_gradients(hook)) &&
+    const bool ok = (!late || optimizer_hook_take_gradients(hook, args[0])) &&
                     (!monitor->collecting || adam_check(hook, args[0]));
     core_show(hidden);
     return optimizer_hook_finish(hook, args[0], ok, begin);
@@ -460,7 +466,7 @@ static PyObject *hook_gradients(PyObject *self, PyObject *Py_UNUSED(unused))
     optimizer_hook *hook = (optimizer_hook *)self;
     PyObject *rows = PyList_New(0);
     hook->busy++;
-    if (rows != NULL && !optimizer_parts_begin(hook, false)) {
+    if (rows != NULL && !optimizer_parts_begin(hook, Py_None, false)) {
         Py_CLEAR(rows);
     }
     for (uint32_t i = 0; rows != NULL && i < hook->count && monitor_is_active(hook->monitor); i++) {
@@ -531,56 +537,10 @@ static PyMethodDef hook_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *hook_get_locate(PyObject *self, void *Py_UNUSED(closure))
-{
-    const optimizer_hook *hook = (optimizer_hook *)self;
-    return Py_NewRef(hook->locate == NULL ? Py_None : hook->locate);
-}
-
-static int hook_set_locate(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
-{
-    optimizer_hook *hook = (optimizer_hook *)self;
-    PyObject *earlier = hook->locate;
-    hook->locate = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
-    Py_XDECREF(earlier);
-    return 0;
-}
-
-static PyObject *hook_get_reducer(PyObject *self, void *Py_UNUSED(closure))
-{
-    const optimizer_hook *hook = (optimizer_hook *)self;
-    return Py_NewRef(hook->reducer == NULL ? Py_None : hook->reducer);
-}
-
-static int hook_set_reducer(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
-{
-    optimizer_hook *hook = (optimizer_hook *)self;
-    if (value != NULL && value != Py_None && (!PyTuple_Check(value) || PyTuple_Size(value) != 2)) {
-        PyErr_SetString(PyExc_TypeError, "reducer is None or (object, name of its attribute)");
-        return -1;
-    }
-    PyObject *earlier = hook->reducer;
-    hook->reducer = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
-    Py_XDECREF(earlier);
-    return 0;
-}
-
-static PyGetSetDef hook_properties[] = {
-    {"locate", hook_get_locate, hook_set_locate,
-     "None, or what says where the values of each row are: locate(after) gives a list with None or "
-     "(weight, gradient, state, group) for each row.",
-     NULL},
-    {"reducer", hook_get_reducer, hook_set_reducer,
-     "None, or (object, attribute): while that is true, accumulated gradients are complete and "
-     "about to be reduced.",
-     NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
 static PyType_Slot hook_slots[] = {
     {Py_tp_dealloc, hook_dealloc},
     {Py_tp_methods, hook_methods},
-    {Py_tp_getset, hook_properties},
+    {Py_tp_getset, optimizer_parts_properties},
     {Py_tp_doc, "Records what an optimizer works with."},
     {0, NULL},
 };

@@ -34,6 +34,10 @@ typedef struct watched {
     char *name;
     char *global_name; /* NULL: the name */
     struct tp_span *span;
+    struct tp_span *local_span; /* of the gradient before the reduction */
+    bool absent;                /* the process has no part of it but that gradient */
+    bool duplicate;             /* its reduced gradient is recorded by another process */
+    uint64_t unreduced_in;      /* the step that has its unreduced gradient, from 1; 0: none has */
     int32_t vpp_stage;
     adam_group group;
     site series[SERIES];
@@ -62,9 +66,11 @@ typedef struct optimizer_hook {
     PyObject *locate;       /* owned callable of an adapter; NULL: torch's places are looked at */
     PyObject *parts;        /* owned: what it said, while somebody looks at it */
     PyObject *reducer;      /* owned (object, attribute), NULL: nothing is reduced */
-    bool checked;           /* that the optimizer keeps moments, if they are to be recorded */
-    bool stale_gradient;    /* what is there before the step is the step before's */
-    PyObject *step_frame;   /* owned: the frame that runs the step's hooks, while one is running */
+    bool reduces_often;     /* several times a step: no buffer holds the sum of the micro steps */
+    double reduced_sq;    /* sum of squares of the reduced gradients taken last, copies left out */
+    bool checked;         /* that the optimizer keeps moments, if they are to be recorded */
+    bool stale_gradient;  /* what is there before the step is the step before's */
+    PyObject *step_frame; /* owned: the frame that runs the step's hooks, while one is running */
 } optimizer_hook;
 
 /* monitor.optimizer_hook(parameters, main_grad, members, ends_step) */
@@ -81,7 +87,7 @@ bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const stru
 
 /* The gradients as they are now; and with the moments and parameters, as they are before a step.
  * False: an error is set. */
-bool optimizer_hook_take_gradients(optimizer_hook *hook);
+bool optimizer_hook_take_gradients(optimizer_hook *hook, PyObject *optimizer);
 bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool gradients);
 
 /* The optimizer has made its update, or has been kept from it: records what is there after it, and

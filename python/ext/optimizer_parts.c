@@ -3,12 +3,13 @@
 #include "optimizer_batch.h"
 #include "optimizer_rows.h"
 
-bool optimizer_parts_begin(optimizer_hook *hook, bool after)
+bool optimizer_parts_begin(optimizer_hook *hook, PyObject *optimizer, bool after)
 {
     if (hook->locate == NULL) {
         return true;
     }
-    PyObject *parts = PyObject_CallFunctionObjArgs(hook->locate, after ? Py_True : Py_False, NULL);
+    PyObject *parts =
+        PyObject_CallFunctionObjArgs(hook->locate, after ? Py_True : Py_False, optimizer, NULL);
     if (parts != NULL && (!PyList_Check(parts) || PyList_Size(parts) != (Py_ssize_t)hook->count)) {
         PyErr_SetString(PyExc_RuntimeError, "an adapter has not located each of its rows");
         Py_CLEAR(parts);
@@ -38,6 +39,25 @@ PyObject *optimizer_parts_get(const optimizer_hook *hook, const watched *entry, 
     return Py_NewRef(PyTuple_GetItem(own, part));
 }
 
+/* Where gradients are reduced several times a step, no buffer holds the sum of the micro steps. */
+static bool is_sum(optimizer_hook *hook, watched *entry)
+{
+    const uint64_t step = hook->monitor->steps_ended + 1;
+    if (entry->unreduced_in == step && !hook->reduces_often) {
+        hook->reduces_often = true;
+        if (PyErr_WarnFormat(
+                PyExc_RuntimeWarning, 1,
+                "tensorprobe: gradients are reduced several times a step: grad_unreduced is left "
+                "out (that of step %llu is of its first micro step alone); accumulate under "
+                "no_sync(), or set monitor_mbs_grad",
+                (unsigned long long)tp_monitor_step_number(hook->monitor->monitor)) != 0) {
+            monitor_clear_error(); /* warnings may have been turned into errors */
+        }
+    }
+    entry->unreduced_in = step;
+    return !hook->reduces_often;
+}
+
 static bool take(optimizer_hook *hook, int series, PyObject *rows, PyObject *tensors, bool micro)
 {
     optimizer_batch batch;
@@ -50,6 +70,9 @@ static bool take(optimizer_hook *hook, int series, PyObject *rows, PyObject *ten
             continue; /* of rows that have been replaced meanwhile */
         }
         watched *entry = &hook->parameters[row];
+        if (series == UNREDUCED && !micro && !is_sum(hook, entry)) {
+            continue;
+        }
         const uint32_t micro_step = micro ? monitor_micro_step(hook->monitor, entry->vpp_stage) : 0;
         PyObject *tensor = Py_NewRef(PyList_GetItem(tensors, i));
         ok = (batch.micro_step == micro_step || optimizer_batch_flush(&batch));
@@ -102,8 +125,8 @@ static bool is_complete(const optimizer_hook *hook)
 static bool take_accumulated(optimizer_hook *hook, PyObject *parameter, bool micro)
 {
     watched *entry = optimizer_rows_find(hook, parameter);
-    PyObject *grad =
-        entry == NULL ? NULL : PyObject_GetAttr(parameter, hook->monitor->state->name_grad);
+    const bool wanted = entry != NULL && (micro || is_sum(hook, entry));
+    PyObject *grad = wanted ? PyObject_GetAttr(parameter, hook->monitor->state->name_grad) : NULL;
     if (grad == NULL) {
         return !PyErr_Occurred();
     }
@@ -131,3 +154,59 @@ PyObject *optimizer_parts_accumulated(PyObject *self, PyObject *parameter)
     monitor_add_time(monitor, begin);
     return result;
 }
+
+/* ---- Properties of the hook ---- */
+
+static PyObject *get_locate(PyObject *self, void *Py_UNUSED(closure))
+{
+    const optimizer_hook *hook = (optimizer_hook *)self;
+    return Py_NewRef(hook->locate == NULL ? Py_None : hook->locate);
+}
+
+static int set_locate(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    PyObject *earlier = hook->locate;
+    hook->locate = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
+    Py_XDECREF(earlier);
+    return 0;
+}
+
+static PyObject *get_reducer(PyObject *self, void *Py_UNUSED(closure))
+{
+    const optimizer_hook *hook = (optimizer_hook *)self;
+    return Py_NewRef(hook->reducer == NULL ? Py_None : hook->reducer);
+}
+
+static int set_reducer(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    if (value != NULL && value != Py_None && (!PyTuple_Check(value) || PyTuple_Size(value) != 2)) {
+        PyErr_SetString(PyExc_TypeError, "reducer is None or (object, name of its attribute)");
+        return -1;
+    }
+    PyObject *earlier = hook->reducer;
+    hook->reducer = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
+    Py_XDECREF(earlier);
+    return 0;
+}
+
+static PyObject *get_reduced_sq(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyFloat_FromDouble(((optimizer_hook *)self)->reduced_sq);
+}
+
+PyGetSetDef optimizer_parts_properties[] = {
+    {"locate", get_locate, set_locate,
+     "None, or what says where the values of each row are: locate(after) gives a list with None or "
+     "(weight, gradient, state, group) for each row.",
+     NULL},
+    {"reducer", get_reducer, set_reducer,
+     "None, or (object, attribute): while that is true, accumulated gradients are complete and "
+     "about to be reduced.",
+     NULL},
+    {"reduced_sq", get_reduced_sq, NULL,
+     "The sum of squares of the reduced gradients taken last; of copies that of copy 0 alone.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};

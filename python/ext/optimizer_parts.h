@@ -14,9 +14,9 @@ enum {
     PARTS,
 };
 
-/* Asks the adapter, if there is one, where everything is now; after: the update has been made.
- * False: an error is set. Ends with parts_end in any case. */
-bool optimizer_parts_begin(optimizer_hook *hook, bool after);
+/* Asks the adapter, if there is one, where everything is now. optimizer: what steps; after: it has
+ * made its update. False: an error is set. Ends with parts_end in any case. */
+bool optimizer_parts_begin(optimizer_hook *hook, PyObject *optimizer, bool after);
 void optimizer_parts_end(optimizer_hook *hook);
 
 /* A new reference; None where there is nothing. Without an adapter NULL, without an error. */
@@ -29,5 +29,8 @@ PyObject *optimizer_parts_take(PyObject *self, PyObject *const *args, Py_ssize_t
 /* accumulated(parameter): a hook that torch calls when a gradient has been added up. Records it as
  * not yet reduced: of each micro step (monitor_mbs_grad), else where the reduction comes next. */
 PyObject *optimizer_parts_accumulated(PyObject *self, PyObject *parameter);
+
+/* locate, reducer and reduced_sq of the hook. */
+extern PyGetSetDef optimizer_parts_properties[];
 
 #endif

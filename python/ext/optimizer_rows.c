@@ -27,17 +27,19 @@ void optimizer_rows_free(watched *parameters, uint32_t count)
         tp_free(parameters[i].name);
         tp_free(parameters[i].global_name);
         tp_free(parameters[i].span);
+        tp_free(parameters[i].local_span);
     }
     tp_free(parameters);
 }
 
 /* Tied weights have a row for each of their names: chains them, so that they are read once. last:
- * a dict, address of the parameter and span → its latest row. */
-static bool chain_names(optimizer_hook *hook, PyObject *last, PyObject *span)
+ * a dict, address of the parameter, span and place in the parameter → its latest row. */
+static bool chain_names(optimizer_hook *hook, PyObject *last, PyObject *span, PyObject *place)
 {
     const uint32_t own = hook->count - 1;
-    PyObject *identity = Py_BuildValue("(NO)", PyLong_FromVoidPtr(hook->parameters[own].parameter),
-                                       span == NULL ? Py_None : span);
+    PyObject *identity =
+        Py_BuildValue("(NOO)", PyLong_FromVoidPtr(hook->parameters[own].parameter),
+                      span == NULL ? Py_None : span, place == NULL ? Py_None : place);
     PyObject *number = PyLong_FromUnsignedLong(own);
     PyObject *before =
         identity == NULL || number == NULL ? NULL : PyDict_GetItemWithError(last, identity);
@@ -57,19 +59,28 @@ static bool take_row(optimizer_hook *hook, PyObject *row, PyObject *last)
     PyObject *parameter = NULL;
     PyObject *span = NULL;
     PyObject *global_name = NULL;
+    PyObject *local_span = NULL;
     int vpp_stage = 0;
-    if (!PyArg_ParseTuple(row, "UOi|OO", &name, &parameter, &vpp_stage, &span, &global_name)) {
+    PyObject *place = NULL;
+    int absent = 0;
+    int duplicate = 0;
+    if (!PyArg_ParseTuple(row, "UOi|OOOppO", &name, &parameter, &vpp_stage, &span, &global_name,
+                          &local_span, &absent, &duplicate, &place)) {
         return false;
     }
     watched *entry = &hook->parameters[hook->count++];
     entry->vpp_stage = vpp_stage;
+    entry->absent = absent;
+    entry->duplicate = duplicate;
     entry->parameter = Py_NewRef(parameter);
     entry->name = core_name(name);
     if (global_name != NULL && global_name != Py_None) {
         entry->global_name = core_name(global_name);
     }
     return !PyErr_Occurred() && entry->name != NULL &&
-           (span == NULL || span_from_python(span, &entry->span)) && chain_names(hook, last, span);
+           (span == NULL || span_from_python(span, &entry->span)) &&
+           (local_span == NULL || span_from_python(local_span, &entry->local_span)) &&
+           chain_names(hook, last, span, place);
 }
 
 bool optimizer_rows_take(optimizer_hook *hook, PyObject *rows)
@@ -124,6 +135,10 @@ bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const read
                                 int series, uint32_t micro_step)
 {
     bool ok = true;
+    if (series == REDUCED && (entry->span == NULL || entry->span->copy == 0)) {
+        const double norm = tp_stats_norm(&values->stats);
+        hook->reduced_sq += norm * norm;
+    }
     for (watched *row = entry; ok && row != NULL;) {
         site *place = &row->series[series];
         const tp_key key = {.name = row->name,
@@ -132,7 +147,7 @@ bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const read
                             .slot = -1,
                             .quantity = quantities[series],
                             .role = TP_ROLE_NONE,
-                            .span = row->span};
+                            .span = series == UNREDUCED ? row->local_span : row->span};
         ok = site_define(hook->monitor, place, &key) &&
              reading_record(hook->monitor, values, place, micro_step, 0);
         row = row->next == 0 ? NULL : &hook->parameters[row->next];

@@ -4,8 +4,9 @@
 
 #include "optimizer_hooks.h"
 
-/* Takes a list of rows: (name, parameter, vpp stage), and perhaps (…, span, global name). False: an
- * error is set, and what has been taken is to be freed with the hook. */
+/* Takes a list of rows: (name, parameter, vpp stage), and perhaps (…, span, global name, span
+ * before the reduction, absent, duplicate, place in the parameter). False: an error is set, and
+ * what has been taken is to be freed with the hook. */
 bool optimizer_rows_take(optimizer_hook *hook, PyObject *rows);
 
 void optimizer_rows_free(watched *parameters, uint32_t count);

@@ -58,7 +58,7 @@ PyObject *scaler_unscaled(PyObject *self, PyObject *optimizer)
     if (own > 0) {
         hook->gradients_taken = true;
         PyObject *hidden = core_hide_from_functions(monitor->state);
-        ok = !monitor->config->wg_distribution || optimizer_hook_take_gradients(hook);
+        ok = !monitor->config->wg_distribution || optimizer_hook_take_gradients(hook, optimizer);
         core_show(hidden);
     }
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "scaler.unscale_");

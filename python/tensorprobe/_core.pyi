@@ -53,7 +53,9 @@ class ModuleHook:
 class OptimizerHook:
     step_pre: Callable[..., None]
     step_post: Callable[..., None]
-    locate: Callable[[bool], list[Any]] | None
+    locate: Callable[[bool, Any], list[Any]] | None
+    @property
+    def reduced_sq(self) -> float: ...
     reducer: tuple[Any, str] | None
     def watch(self, parameters: list[Any], /) -> None: ...
     def take(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tensorprobe import _core, _scaling
 from tensorprobe._frameworks import Adapter, Handle, Row
 from tensorprobe._messages import complain
-from tensorprobe._ranks import reduces_gradients, world_size
+from tensorprobe._ranks import rank_in, reduces_gradients, world_size
 from tensorprobe._strangers import Strangers
 from tensorprobe._targets import Selection
 
@@ -56,6 +56,15 @@ class Optimizers:
         self._reduction_handles: list[Handle] = []
         self._has_warned_of_reduction = False
         self._adapter: Adapter | None = None
+        self._dp_rank = self._tp_rank = 0
+
+    def have_copies(self, dp_group: Any, tp_group: Any) -> None:
+        """Record reduced gradients that a group's processes share in the first of them alone.
+
+        dp_group: they share all; tp_group: those of parameters that aren't tensor_model_parallel.
+        """
+        self._dp_rank = rank_in(dp_group)
+        self._tp_rank = rank_in(tp_group)
 
     @property
     def last(self) -> torch.optim.Optimizer | None:
@@ -111,19 +120,15 @@ class Optimizers:
         """Give the hook its rows. False: their gradients are there only when they are reduced."""
         adapter = self._adapter
         if adapter is None:
-            hook.watch([(row.name, row.parameter, row.vpp_stage) for row in rows])
-            hook.locate = None
-        else:
-            spans = [adapter.span(row) for row in rows]
-            known = [(row, span) for row, span in zip(rows, spans, strict=True) if span is not None]
-            rows = [row for row, _ in known]
             hook.watch(
                 [
-                    (row.name, row.parameter, row.vpp_stage, span, adapter.global_name(row))
-                    for row, span in known
+                    (*row[:3], None, None, None, False, self._is_duplicate(row.parameter))
+                    for row in rows
                 ]
             )
-            hook.locate = (lambda after: adapter.locate(rows, after)) if adapter.locates else None
+            hook.locate = None
+        else:
+            rows = self._watch_adapted(hook, rows, adapter)
         config = self._monitor.config
         micro = config["monitor_mbs_grad"]
         reduces = reduces_gradients() if adapter is None else adapter.reduces
@@ -134,6 +139,38 @@ class Optimizers:
         handles = (adapter or Adapter()).before_reduction(hook, rows, micro)
         self._reduction_handles.extend(handles or [])
         return handles is not None
+
+    def _watch_adapted(
+        self, hook: _core.OptimizerHook, rows: list[Row], adapter: Adapter
+    ) -> list[Row]:
+        known: list[Row] = []
+        told: list[Any] = []
+        for row in rows:
+            span = adapter.span(row)
+            local = adapter.local_span(row) if adapter.reduces else span
+            if span is not None or local is not None:
+                known.append(row)
+                duplicate = self._is_duplicate(row.parameter)
+                name = adapter.global_name(row)
+                place = adapter.place(row)
+                told.append((*row[:3], span, name, local, span is None, duplicate, place))
+
+        def locate(after: bool, optimizer: Any) -> list[Any]:
+            adapter.optimizer = optimizer
+            try:
+                return adapter.locate(known, after)
+            finally:
+                adapter.optimizer = None
+
+        hook.watch(told)
+        hook.locate = locate if adapter.locates else None
+        return known
+
+    def _is_duplicate(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether another process of the groups that were given records the same gradient."""
+        return (self._dp_rank > 0) or (
+            self._tp_rank > 0 and not getattr(parameter, "tensor_model_parallel", False)
+        )
 
     def _rows(self) -> list[list[Row]]:
         """What each optimizer reads: its own parameters, the last one those of nobody, too."""

@@ -88,6 +88,14 @@ def _parent() -> str:
     return f"{parent} {began}"
 
 
+def rank_in(process_group: Any) -> int:
+    """This process's place in the group; 0 when there is none, or it isn't in it."""
+    distributed = _distributed()
+    if process_group is None or distributed is None:
+        return 0
+    return max(0, int(distributed.get_rank(process_group)))
+
+
 def pipeline_stage(process_group: Any) -> int:
     """This process's place in the pipeline's process group; -1 when there is none."""
     distributed = _distributed()

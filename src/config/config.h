@@ -98,6 +98,8 @@ typedef struct tp_config {
     bool print_struct;      /* the first step only records what the modules pass around, */
     bool exit_after_struct; /* and the training ends with it */
     bool mg_direction, ur_distribution, monitor_mbs_grad, dynamic_on;
+    bool self_check;
+    uint64_t replica_check; /* steps from one to the next; 0: never */
     bool cc_enable, cc_pre_hook, cc_log_only;
     tp_texts cc_codeline;
     char append_output[2][TP_STAMP_SIZE]; /* first and last stamp of directories to go on with;

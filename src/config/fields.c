@@ -198,8 +198,9 @@ static const tp_config_field root_fields[] = {
      .read = tp_config_read_bool,
      AT(monitor_mbs_grad),
      .fallback = "false",
-     .does = "with `wg_distribution`: gradients after each micro step",
-     .ignored = "gradients are recorded once a step"},
+     .does =
+         "with `wg_distribution`: the gradients before their reduction as each micro step leaves "
+         "them, summed up so far"},
     {.name = "cc_distribution",
      .read = tp_config_read_members,
      .nest = TP_NEST_OBJECT,
@@ -342,6 +343,19 @@ static const tp_config_field root_fields[] = {
      .members = &tp_config_database_members,
      .fallback = "{}",
      .does = "a server to which a process beside the training carries all that is recorded"},
+    {.name = "self_check",
+     .read = tp_config_read_bool,
+     AT(self_check),
+     .fallback = "false",
+     .does = "compare the norm of all reduced gradients with the one that the framework computed: "
+             "one small all-reduce a step"},
+    {.name = "replica_check",
+     .read = tp_config_read_u64,
+     AT(replica_check),
+     .max = STEP_MAX,
+     .fallback = "0",
+     .does = "every so many steps compare the parameters that several ranks have, bit by bit, by "
+             "one small all-gather; 0: never"},
     {.name = "strict",
      .read = tp_config_read_bool,
      AT(strict),

@@ -35,11 +35,13 @@ struct tp_follower {
     const int *stop;       /* ends catching up when it becomes 1; NULL: nothing does */
 };
 
+#define MICRO_GRADIENTS (UINT32_C(1) << 31) /* beside the digits */
+
 /* The options lie in the cursor file, so that a run directory explains itself to recovery. */
 static void put_options(tp_buf *blob, const tp_sink_options *options)
 {
     tp_buf_put_u32(blob, options->rank);
-    tp_buf_put_u32(blob, options->ndigits);
+    tp_buf_put_u32(blob, options->ndigits | (options->micro_gradients ? MICRO_GRADIENTS : 0));
     tp_buf_put_u64(blob, options->steps_per_file);
     tp_buf_put_u64(blob, options->max_tags);
     tp_buf_put_u32(blob, options->op_count);
@@ -56,7 +58,8 @@ static size_t get_options(const tp_buf *blob, tp_sink_options *options, uint32_t
         return 0;
     }
     options->rank = tp_get_u32(bytes);
-    options->ndigits = tp_get_u32(bytes + 4);
+    options->ndigits = tp_get_u32(bytes + 4) & ~MICRO_GRADIENTS;
+    options->micro_gradients = (tp_get_u32(bytes + 4) & MICRO_GRADIENTS) != 0;
     options->steps_per_file = tp_get_u64(bytes + 8);
     options->max_tags = tp_get_u64(bytes + 16);
     options->op_count = tp_get_u32(bytes + 24);
@@ -418,7 +421,7 @@ static bool has_options(const tp_follower *follower, const tp_sink_options *opti
 {
     const tp_sink_options *own = &follower->options;
     return own->ndigits == options->ndigits && own->max_tags == options->max_tags &&
-           own->op_count == options->op_count &&
+           own->micro_gradients == options->micro_gradients && own->op_count == options->op_count &&
            memcmp(own->ops, options->ops, own->op_count * sizeof *own->ops) == 0;
 }
 

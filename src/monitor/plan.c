@@ -29,6 +29,7 @@ tp_plan tp_plan_of(const tp_config *config, uint32_t rank)
         .rank = rank,
         .op_count = config->op_count,
         .ndigits = config->ndigits,
+        .micro_gradients = config->monitor_mbs_grad,
         .steps_per_file = config->step_count_per_record,
         .max_tags = config->tensorboard_tags,
     };
@@ -52,6 +53,7 @@ tp_sink_options tp_plan_options(const tp_plan *plan, const char *directory)
         .op_count = plan->op_count,
         .ops = plan->ops,
         .ndigits = plan->ndigits,
+        .micro_gradients = plan->micro_gradients,
         .steps_per_file = plan->steps_per_file,
         .max_tags = plan->max_tags,
     };

@@ -12,6 +12,7 @@ typedef struct tp_plan {
     uint32_t rank;
     uint32_t op_count;
     uint32_t ndigits;
+    bool micro_gradients;
     uint64_t steps_per_file;
     uint64_t max_tags;
     uint32_t ops[TP_OP_COUNT];

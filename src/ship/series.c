@@ -25,6 +25,14 @@ static void put_identity(tp_buf *out, const tp_rows *rows, uint64_t row)
     }
 }
 
+/* Whether unreduced gradients are those of micro steps isn't known here: the first of a step has no
+ * number then, the others have one. */
+static bool has_micro_step(const tp_key *key, const tp_record *record)
+{
+    const tp_sink_options options = {.micro_gradients = record->micro_step > 0};
+    return tp_has_micro_step(&options, key->quantity);
+}
+
 static void put_row(tp_rows *rows, uint32_t number, const tp_key *key, const tp_record *record)
 {
     char row[TP_ROW_NAME_MAX];
@@ -39,7 +47,7 @@ static void put_row(tp_rows *rows, uint32_t number, const tp_key *key, const tp_
     tp_rows_add_integer(rows, (uint64_t)key->vpp_stage);
     tp_rows_add_optional(rows, key->slot, key->slot >= 0);
     tp_rows_add_integer(rows, record->call);
-    tp_rows_add_optional(rows, record->micro_step, tp_has_micro_step(key->quantity));
+    tp_rows_add_optional(rows, record->micro_step, has_micro_step(key, record));
     tp_rows_end(rows);
 }
 
@@ -74,7 +82,7 @@ tp_status tp_series_find(tp_series_table *table, const tp_key *key, const tp_rec
                          uint32_t *number)
 {
     const tp_series id = {record->key, record->call,
-                          tp_has_micro_step(key->quantity) ? record->micro_step : 0};
+                          has_micro_step(key, record) ? record->micro_step : 0};
     if (tp_map_get(&table->by_id, &id, sizeof id, number) == TP_OK &&
         (*number != TP_NOT_SENT || !needed)) {
         return TP_OK;

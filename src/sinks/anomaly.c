@@ -40,7 +40,7 @@ static void put_anomaly(anomaly *sink, uint64_t step, const tp_record *record, c
     tp_buf *out = &sink->text;
     op = op != NULL ? op : "?";
     rule = rule != NULL ? rule : "?";
-    tp_series_tag(key, record, sink->options.rank, tag);
+    tp_series_tag(&sink->options, key, record, tag);
     tp_alert_describe(alert, what, sizeof what);
     tp_buf_put(out, out->size > 0 ? ",\n " : "{\n ", 3);
     snprintf(text, sizeof text, "%s_step_%" PRIu64 "_call_%" PRIu64 "_%s_%s", tag, step,

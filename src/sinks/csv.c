@@ -57,9 +57,9 @@ static void put_u64(tp_buf *buf, uint64_t value)
 
 static void put_header(const csv *sink, uint32_t quantity, tp_buf *out)
 {
-    put_text(out, quantity == TP_COMM           ? "op,group,slot,step"
-                  : tp_has_micro_step(quantity) ? "vpp_stage,name,step,micro_step"
-                                                : "vpp_stage,name,step");
+    put_text(out, quantity == TP_COMM                           ? "op,group,slot,step"
+                  : tp_has_micro_step(&sink->options, quantity) ? "vpp_stage,name,step,micro_step"
+                                                                : "vpp_stage,name,step");
     const tp_columns columns = tp_columns_of(quantity, &sink->options);
     for (uint32_t i = 0; i < columns.count; i++) {
         put_text(out, ",");
@@ -134,7 +134,7 @@ static tp_status put_row(csv *sink, const tp_record *record, uint64_t step, cons
     tp_buf *rows = &sink->files[key->quantity].rows;
     tp_buf_put(rows, prefix, size);
     put_u64(rows, step);
-    if (tp_has_micro_step(key->quantity)) {
+    if (tp_has_micro_step(&sink->options, key->quantity)) {
         put_text(rows, ",");
         put_u64(rows, record->micro_step);
     }

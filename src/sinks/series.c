@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-bool tp_has_micro_step(uint32_t quantity)
+bool tp_has_micro_step(const tp_sink_options *options, uint32_t quantity)
 {
-    return quantity == TP_ACTIVATION || quantity == TP_ACTIVATION_GRAD;
+    return quantity == TP_ACTIVATION || quantity == TP_ACTIVATION_GRAD ||
+           (quantity == TP_GRAD_UNREDUCED && options->micro_gradients);
 }
 
 tp_columns tp_columns_of(uint32_t quantity, const tp_sink_options *options)
@@ -34,13 +35,15 @@ const char *tp_tag_kind(uint32_t quantity)
     }
 }
 
-void tp_series_tag(const tp_key *key, const tp_record *record, uint32_t rank, char tag[TP_TAG_MAX])
+void tp_series_tag(const tp_sink_options *options, const tp_key *key, const tp_record *record,
+                   char tag[TP_TAG_MAX])
 {
+    const uint32_t rank = options->rank;
     char row[TP_ROW_NAME_MAX];
     char micro[16] = "";
     const char *kind = tp_tag_kind(key->quantity);
     tp_row_name(key, record->call, row, sizeof row);
-    if (tp_has_micro_step(key->quantity)) {
+    if (tp_has_micro_step(options, key->quantity)) {
         snprintf(micro, sizeof micro, ":%" PRIu32, record->micro_step);
     }
     if (key->quantity == TP_SCALAR) { /* of the run, not of a chunk of the model */

@@ -12,9 +12,9 @@
 /* Longest row name that is written; longer ones are cut. */
 #define TP_ROW_NAME_MAX 1024
 
-/* Micro steps are told apart for activations and their gradients; other quantities exist once a
- * step. */
-bool tp_has_micro_step(uint32_t quantity);
+/* Micro steps are told apart for activations and their gradients, and where it was asked for those
+ * of parameters before their reduction; other quantities exist once a step. */
+bool tp_has_micro_step(const tp_sink_options *options, uint32_t quantity);
 
 /* The statistics that are written of a quantity: the configured ones, but of a scalar its value. */
 typedef struct tp_columns {
@@ -32,7 +32,8 @@ const char *tp_tag_kind(uint32_t quantity);
 
 /* "<vpp>:<row>[:<micro step>]/rank<R>/<kind>": the ancestors' name of a series. */
 #define TP_TAG_MAX (TP_ROW_NAME_MAX + 64)
-void tp_series_tag(const tp_key *key, const tp_record *record, uint32_t rank, char tag[TP_TAG_MAX]);
+void tp_series_tag(const tp_sink_options *options, const tp_key *key, const tp_record *record,
+                   char tag[TP_TAG_MAX]);
 
 typedef struct tp_series {
     uint32_t key; /* id in the registry */

@@ -26,6 +26,7 @@ typedef struct tp_sink_options {
     uint32_t ndigits;    /* decimals; 0: numbers read back to the same double */
     uint64_t steps_per_file; /* CSV: step_count_per_record */
     uint64_t max_tags;       /* TensorBoard: tensorboard_tags; 0: no limit */
+    bool micro_gradients;    /* unreduced gradients are those of micro steps (monitor_mbs_grad) */
 } tp_sink_options;
 
 /* Every function runs on the writer thread (or in `tensorprobe recover`). Errors: TP_ERR_NOSPACE

@@ -99,8 +99,8 @@ static void bind_text(sqlite3_stmt *statement, int place, const char *text)
     sqlite3_bind_text(statement, place, text, -1, SQLITE_STATIC);
 }
 
-static void bind_series(sqlite3_stmt *statement, const tp_key *key, const tp_series *series,
-                        const char *row)
+static void bind_series(const database *sink, sqlite3_stmt *statement, const tp_key *key,
+                        const tp_series *series, const char *row)
 {
     const char *role = tp_role_name(key->role);
     const char *quantity = tp_quantity_name(key->quantity);
@@ -117,7 +117,7 @@ static void bind_series(sqlite3_stmt *statement, const tp_key *key, const tp_ser
         sqlite3_bind_null(statement, 6);
     }
     bind_number(statement, 7, series->call);
-    if (tp_has_micro_step(key->quantity)) {
+    if (tp_has_micro_step(&sink->options, key->quantity)) {
         bind_number(statement, 8, series->micro_step);
     } else {
         sqlite3_bind_null(statement, 8);
@@ -129,12 +129,13 @@ static tp_status find_series(database *sink, const tp_record *record, const tp_k
                              uint32_t *id, tp_error *error)
 {
     const tp_series series = {record->key, record->call,
-                              tp_has_micro_step(key->quantity) ? record->micro_step : 0};
+                              tp_has_micro_step(&sink->options, key->quantity) ? record->micro_step
+                                                                               : 0};
     if (tp_map_get(&sink->series, &series, sizeof series, id) == TP_OK) {
         return TP_OK;
     }
     sqlite3_stmt *find = sink->made[FIND_SERIES];
-    bind_series(find, key, &series, NULL);
+    bind_series(sink, find, key, &series, NULL);
     int code = sqlite3_step(find);
     bool found = code == SQLITE_ROW;
     *id = found ? (uint32_t)sqlite3_column_int64(find, 0) : 0;
@@ -145,7 +146,7 @@ static tp_status find_series(database *sink, const tp_record *record, const tp_k
     if (!found) {
         char row[TP_ROW_NAME_MAX];
         tp_row_name(key, record->call, row, sizeof row);
-        bind_series(sink->made[ADD_SERIES], key, &series, row);
+        bind_series(sink, sink->made[ADD_SERIES], key, &series, row);
         tp_status status = step_statement(sink, ADD_SERIES, error);
         if (status != TP_OK) {
             return status;

@@ -66,7 +66,7 @@ static tp_status announce_values(tensorboard *sink, const tp_series *series,
 {
     char series_tag[TP_TAG_MAX];
     char tag[TP_TAG_MAX + 16];
-    tp_series_tag(key, record, sink->options.rank, series_tag);
+    tp_series_tag(&sink->options, key, record, series_tag);
     tp_buf_clear(&sink->block);
     const tp_columns columns = tp_columns_of(key->quantity, &sink->options);
     const uint64_t tags = count_tags(&columns, ndim);
@@ -149,7 +149,7 @@ static void put_histogram(tensorboard *sink, uint64_t step, const tp_series *ser
 {
     char tag[TP_TAG_MAX];
     char map_tag[TP_TAG_MAX + 16];
-    tp_series_tag(key, record, sink->options.rank, tag);
+    tp_series_tag(&sink->options, key, record, tag);
     tp_event_put_histogram(&sink->summary, tag, histogram, &sink->block);
     tp_heatmap *map = find_map(sink, series, histogram);
     if (map == NULL) {
@@ -177,7 +177,8 @@ static tp_status put_record(tensorboard *sink, const tp_batch *batch, const tp_r
         return TP_OK; /* of a newer version: it has no tag */
     }
     const tp_series series = {record->key, record->call,
-                              tp_has_micro_step(key->quantity) ? record->micro_step : 0};
+                              tp_has_micro_step(&sink->options, key->quantity) ? record->micro_step
+                                                                               : 0};
     tp_histogram histogram;
     if (tp_batch_histogram(batch, record, &histogram) == TP_OK && histogram.bin_count > 0) {
         put_histogram(sink, batch->step, &series, record, key, &histogram);
@@ -207,7 +208,7 @@ static tp_status merge_record(tensorboard *sink, const tp_record *record, const 
     if (tp_role_name(key->role) == NULL) {
         return TP_OK;
     }
-    tp_series_tag(key, record, sink->options.rank, tag);
+    tp_series_tag(&sink->options, key, record, tag);
     return tp_merged_add(&sink->merged, tag, strlen(tag), record, error);
 }
 

@@ -191,5 +191,6 @@ def test_gradients_of_two_processes(tmp_path: Path) -> None:
         own = 1.0 + journal.run["rank"]
         assert journal.series("weight", "grad_reduced")[1] == pytest.approx([1.5 * 3**0.5])
         assert journal.series("weight", "grad_unreduced")[1] == pytest.approx([own * 3**0.5])
-        spans = {key["span"] for key in journal.defined() if key["quantity"].startswith("grad")}
-        assert spans == {("whole", (), 2, journal.run["rank"])}
+        spans = {key["quantity"]: key["span"] for key in journal.defined()}
+        assert spans["grad_reduced"] == ("whole", (), 2, journal.run["rank"])
+        assert spans["grad_unreduced"] == ("whole", (), 1, 0)

@@ -307,8 +307,6 @@ static void test_warnings(void **state)
             "\"stack_info\": true, \"params_effrank\": [\"a\"],\n"
             "\"alert\": {\"dump\": true,\n\"inform\": {\"connection_str\": \"sqlite:///a\"}},\n"
             "\"format\": \"database\", \"wg_distribution\": true}"),
-        "tensorprobe: warning: t.json:2:1: monitor_mbs_grad: this version does not act on it: "
-        "gradients are recorded once a step\n"
         "tensorprobe: warning: t.json:5:1: l2_targets: this version does not act on it: nothing "
         "but the statistics is recorded\n"
         "tensorprobe: warning: t.json:6:1: recording_l2_features: this version does not act on it: "

@@ -121,7 +121,7 @@ static void test_csv(void **state)
     static const uint32_t ops[] = {TP_OP_MAX, TP_OP_ZEROS, TP_OP_SHAPE, TP_OP_NANS,
                                    TP_OP_MIN, TP_OP_DTYPE, TP_OP_ID};
     fixture *f = *state;
-    const tp_sink_options options = {f->directory, 3, 7, ops, 0, 5, 0};
+    const tp_sink_options options = {f->directory, 3, 7, ops, 0, 5, 0, false};
     assert_int_equal(write_two_steps(f, &tp_sink_csv, &options), TP_OK);
     assert_string_equal(read_text(f, "actv_5-9.csv"),
                         "vpp_stage,name,step,micro_step,max,zeros,shape,nans,min,dtype,id\n"
@@ -185,7 +185,7 @@ static void test_events(void **state)
     static const uint32_t ops[] = {TP_OP_MAX, TP_OP_SHAPE, TP_OP_ID, TP_OP_DTYPE};
     fixture *f = *state;
     char name[256];
-    const tp_sink_options options = {f->directory, 3, 4, ops, 0, 1, 0};
+    const tp_sink_options options = {f->directory, 3, 4, ops, 0, 1, 0, false};
     assert_int_equal(write_two_steps(f, &tp_sink_tensorboard, &options), TP_OK);
     find_event_file(f, name);
     read_text(f, name);
@@ -206,7 +206,7 @@ static void test_every_request_for_memory_may_fail(void **state)
     static const uint32_t ops[] = {TP_OP_NORM, TP_OP_MAX, TP_OP_ID};
     const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard};
     fixture *f = *state;
-    const tp_sink_options options = {f->directory, 3, 3, ops, 0, 1, 0};
+    const tp_sink_options options = {f->directory, 3, 3, ops, 0, 1, 0, false};
     for (size_t i = 0; i < 2; i++) {
         unsigned long n = 0;
         tp_status status = TP_ERR_NOMEM;
@@ -224,7 +224,7 @@ static void test_unknown_series_are_left_out(void **state)
 {
     static const uint32_t ops[] = {TP_OP_MAX};
     fixture *f = *state;
-    const tp_sink_options options = {f->directory, 3, 1, ops, 0, 5, 0};
+    const tp_sink_options options = {f->directory, 3, 1, ops, 0, 5, 0, false};
     f->records[1].key = 9;
     assert_int_equal(write_two_steps(f, &tp_sink_csv, &options), TP_OK);
     assert_int_equal(write_two_steps(f, &tp_sink_tensorboard, &options), TP_OK);
@@ -239,7 +239,7 @@ static void test_wrong_cursors_are_refused(void **state)
     const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard, &tp_sink_sqlite,
                                     &tp_sink_anomaly};
     fixture *f = *state;
-    const tp_sink_options options = {f->directory, 3, 1, ops, 0, 1, 0};
+    const tp_sink_options options = {f->directory, 3, 1, ops, 0, 1, 0, false};
     uint8_t bytes[2000] = {0};
     for (size_t i = 0; i < sizeof sinks / sizeof sinks[0]; i++) {
         void *private = tp_calloc(1, sinks[i]->private_size);
@@ -253,7 +253,7 @@ static void test_wrong_cursors_are_refused(void **state)
 /* Writes the batch as this step with the one column; the cursor is carried on. */
 static void write_with(fixture *f, uint32_t op, uint64_t step, tp_buf *cursor)
 {
-    const tp_sink_options options = {f->directory, 3, 1, &op, 0, 5, 0};
+    const tp_sink_options options = {f->directory, 3, 1, &op, 0, 5, 0, false};
     void *private = tp_calloc(1, tp_sink_csv.private_size);
     f->batch.step = step;
     assert_int_equal(tp_sink_csv.open(private, &options, cursor->data, cursor->size, NULL), TP_OK);

@@ -18,7 +18,11 @@ right for a plain torch optimizer):
 * ``expand(name, parameter)``: the parameters that this one stands for (a flat parameter holds
   many), as (original name, parameter) pairs. A parameter may stand in several.
 * ``span(row)``: which part of the whole tensor is here, and how many have the same: a ``Span``.
-  None where the process has no part at all: such a row is left out.
+  None where the process has no part at all: such a row has no values, but for the next one.
+* ``local_span(row)``: which part the gradient covers before it is reduced. (Shards of gradients and
+  moments are often made by the reduction: before it each process has all of the gradient.)
+* ``place(row)``: what tells rows apart that have the same parameter object and span; rows that are
+  equal in all three are names of the same values (tied weights), which are read once.
 * ``global_name(row)``: the name with layers counted over pipeline stages.
 * ``locate(rows, after)``: where each row's values are now, a ``Part`` or None (not here) for each,
   in order. Called when the gradients are taken and at the step's entry (after False), and behind
@@ -64,6 +68,9 @@ if TYPE_CHECKING:
 
 _KNOWN: list[tuple[str, str]] = [
     ("torch.nn.parallel.distributed", "_ddp"),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "_fsdp1"),
+    ("torch.distributed.fsdp._fully_shard", "_fsdp2"),
+    ("torch.distributed.tensor", "_dtensor"),
 ]
 """A module that is there when the framework has been imported, and our file for it."""
 
@@ -125,6 +132,8 @@ class Adapter:
     framework = "torch"
     reduces = False
     locates = False
+    optimizer: Any = None
+    """What steps, as ``step_pre`` was given it: while ``locate`` runs."""
 
     def original(self, name: str) -> str:
         """Return the name without what the framework put into it."""
@@ -139,6 +148,14 @@ class Adapter:
     def span(self, row: Row) -> Span | None:
         """Return which part of the parameter is here; None: none."""
         return Span("whole")
+
+    def local_span(self, row: Row) -> Span | None:
+        """Return which part the gradient covers that isn't reduced yet; None: it is never seen."""
+        return Span("whole")
+
+    def place(self, row: Row) -> Any:
+        """Return what tells rows of one parameter apart, which are not names of the same."""
+        return None
 
     def global_name(self, row: Row) -> str | None:
         """Return the name with layers counted over pipeline stages; None: the name."""

@@ -42,6 +42,10 @@ class Ddp(Adapter):
         group = self._ddp.process_group
         return span_of(row.parameter, get_world_size(group), get_rank(group))
 
+    def local_span(self, row: Row) -> Span | None:
+        """Return the same part: but no other process has this gradient."""
+        return span_of(row.parameter)
+
     def before_reduction(
         self, hook: _core.OptimizerHook, rows: Sequence[Row], micro: bool
     ) -> list[Handle] | None:

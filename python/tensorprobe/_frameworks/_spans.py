@@ -17,7 +17,7 @@ def is_dtensor(tensor: Any) -> bool:
 def span_of(tensor: Any, copies: int = 1, copy: int = 0) -> Span | None:
     """The span of what this process holds of the tensor; copies of all of it multiply.
 
-    None: the process isn't in the tensor's mesh.
+    None: the process isn't in the tensor's mesh, or its part is empty.
     """
     if not is_dtensor(tensor):
         return Span("whole", (), copies, copy)
@@ -31,11 +31,9 @@ def span_of(tensor: Any, copies: int = 1, copy: int = 0) -> Span | None:
         if not place.is_shard() and size > 1:
             copies, copy = copies * size, copy * size + at
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
-    ranges = tuple(
-        # an empty part has its offset behind the end
-        (min(start, full - length), length, full)
-        for start, length, full in zip(offset, shape, tensor.shape, strict=True)
-    )
+    ranges = tuple(zip(offset, shape, tensor.shape, strict=True))
+    if not all(shape) and all(tensor.shape):
+        return None
     if all(length == full for _, length, full in ranges):
         return Span("whole", (), copies, copy)
     return Span("box", ranges, copies, copy)

@@ -1,0 +1,427 @@
+"""Trains a tiny GPT in several processes under many layouts, watched and not, and writes what came.
+
+Started by test_frameworks.py, once for each number of processes. What is expected comes from one
+plain model in one process, which sees the batches of all: its gradients are what each process finds
+before, and all find after the reduction; its weights and moments are those of every layout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import distributed, nn
+
+import tensorprobe
+
+VOCAB, HIDDEN, TOKENS, STEPS, CLIP = 31, 16, 8, 6, 0.5
+
+
+class Block(nn.Module):
+    """Without a bias of the keys, whose gradient would be nothing but rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.q, self.k = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(2))
+        self.v, self.proj = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.fc, self.out = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+
+    def forward(self, x: Any) -> Any:
+        batch, tokens, _ = x.shape
+        h = self.norm1(x)
+        q, k, v = (
+            part(h).view(batch, tokens, -1, HIDDEN // 4).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(a.transpose(1, 2).reshape(batch, tokens, -1))
+        return x + self.out(F.gelu(self.fc(self.norm2(x))))
+
+
+class TinyGPT(nn.Module):
+    def __init__(self, unused: bool = False) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(TOKENS, HIDDEN)
+        self.h = nn.ModuleList(Block() for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)
+        if unused:
+            self.unused = nn.Linear(3, 3)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        for block in self.h:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def make_model(**kwargs: Any) -> TinyGPT:
+    torch.manual_seed(5)
+    return TinyGPT(**kwargs)
+
+
+def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
+    # Without a larger eps the update of an element whose gradient is tiny is anything.
+    return torch.optim.AdamW(parameters, lr=1e-2, eps=1e-3, foreach=False)
+
+
+def batch(step: int, micro: int, rank: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(10000 * step + 100 * micro + rank)
+    return torch.randint(VOCAB, (2, TOKENS + 1), generator=generator)
+
+
+def loss_of(model: nn.Module, ids: torch.Tensor, micros: int) -> Any:
+    logits = model(ids[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten()) / micros
+
+
+# ---- what is expected ----
+
+
+def norms(tensors: dict[str, Any]) -> dict[str, float]:
+    return {name: float(t.detach().double().norm()) for name, t in tensors.items()}
+
+
+def expected(
+    world: int, micros: int, clip: bool, dtype: torch.dtype | None, **kwargs: Any
+) -> dict[str, Any]:
+    """Train one plain model; norms by quantity, step and name, the local ones by rank, too."""
+    model = make_model(**kwargs)
+    optimizer = make_optimizer(model.parameters())
+    found: dict[str, Any] = {"total": []}
+    kinds = "grad_reduced param_origin param_updated exp_avg exp_avg_sq".split()
+    found |= {kind: [] for kind in [*kinds, "grad_unreduced", "micro"]}
+    parameters = dict(model.named_parameters())
+    for step in range(STEPS):
+        local: list[dict[str, Any]] = []
+        running: list[list[dict[str, float]]] = []
+        for rank in range(world):
+            computed = model
+            if dtype is not None:
+                computed = make_model(**kwargs)
+                computed.load_state_dict(model.state_dict())
+                computed.to(dtype)
+            computed.zero_grad()
+            running.append([])
+            total: dict[str, Any] = {}
+            for micro in range(micros):
+                computed.zero_grad()
+                loss_of(computed, batch(step, micro, rank), micros).backward()
+                for name, p in computed.named_parameters():
+                    if p.grad is not None:
+                        total[name] = total.get(name, 0) + p.grad.float()
+                running[-1].append(norms(total))
+            local.append(total)
+        reduced = {name: sum(one[name] for one in local) / world for name in local[0]}
+        found["grad_unreduced"].append([norms(one) for one in local])
+        found["micro"].append(running)
+        for name, p in parameters.items():
+            p.grad = reduced[name].clone() if name in reduced else None
+        norm = torch.nn.utils.clip_grad_norm_(parameters.values(), CLIP if clip else 1e9)
+        found["total"].append(float(norm))
+        used = {name: p for name, p in parameters.items() if name in reduced}
+        found["grad_reduced"].append(norms({name: p.grad for name, p in used.items()}))
+        found["param_origin"].append(norms(parameters))
+        for kind in ("exp_avg", "exp_avg_sq"):
+            state = {name: optimizer.state[p][kind] for name, p in used.items() if step > 0}
+            found[kind].append(norms(state))
+        optimizer.step()
+        found["param_updated"].append(norms(parameters))
+        optimizer.zero_grad()
+    return found
+
+
+# ---- what a layout does ----
+
+
+class Layout:
+    """A model that is spread over processes; what it is expected to be."""
+
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        micros: int = 1,
+        config: dict[str, Any] | None = None,
+        no_sync: Callable[[nn.Module], Any] | None = None,
+        same_data: bool = False,
+        dtype: torch.dtype | None = None,
+        unused: bool = False,
+        reduces_exactly: bool = True,
+        clip: bool = False,
+        shards: int = 0,
+        reference: bool = True,
+    ) -> None:
+        self.build, self.micros, self.config = build, micros, config or {}
+        self.no_sync, self.same_data, self.dtype = no_sync, same_data, dtype
+        self.unused, self.exact, self.clip = unused, reduces_exactly, clip
+        self.shards = shards or distributed.get_world_size()
+        self.reference = reference
+
+    def clip_norm(self, model: nn.Module, bound: float) -> float:
+        own = getattr(model, "clip_grad_norm_", None)
+        if own is not None:
+            norm = own(bound)
+        else:
+            try:
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), bound)
+            except (RuntimeError, NotImplementedError, TypeError, ValueError):
+                return -1.0  # DTensors and others at once
+        full = getattr(norm, "full_tensor", None)
+        return float(norm if full is None else full())
+
+    def train(self, folder: Path | None) -> tuple[str, list[float], list[str], int]:
+        """Train, watched if there is a folder.
+
+        A digest of all that came out, norms, warnings, and how many collectives there were.
+        """
+        model = self.build()
+        before = collectives()
+        optimizer = make_optimizer(model.parameters())
+        session = None
+        totals: list[float] = []
+        rank = 0 if self.same_data else distributed.get_rank()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if folder is not None:
+                config = {"format": "csv", "xy_distribution": False, "alert": {"rules": []}}
+                session = tensorprobe.watch(
+                    model, optimizer, output_dir=folder, **{**config, **self.config}
+                )
+            for step in range(STEPS):
+                for micro in range(self.micros):
+                    last = micro == self.micros - 1
+                    context: Any = contextlib.nullcontext()
+                    if self.no_sync is not None and not last:
+                        context = self.no_sync(model)
+                    with context:
+                        loss_of(model, batch(step, micro, rank), self.micros).backward()
+                totals.append(self.clip_norm(model, CLIP if self.clip else 1e9))
+                optimizer.step()
+                optimizer.zero_grad()
+            if session is not None:
+                session.close()
+        return (
+            digest(model, optimizer),
+            totals,
+            [str(one.message) for one in said],
+            (collectives() - before),
+        )
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    return getattr(tensor, "_local_tensor", tensor).detach().contiguous()
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    hasher = hashlib.sha256()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state.get(p, {})
+            for tensor in [p, *(v for v in state.values() if isinstance(v, torch.Tensor))]:
+                hasher.update(local(tensor).flatten().view(torch.uint8).numpy().tobytes())
+    hasher.update(torch.get_rng_state().numpy().tobytes())
+    return hasher.hexdigest()
+
+
+# ---- the layouts ----
+
+
+def ddp(hook: str = "", unused: bool = False, **options: Any) -> Callable[[], Any]:
+    def build() -> Any:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+        model = nn.parallel.DistributedDataParallel(
+            make_model(unused=unused),
+            # PowerSGD reduces in callbacks, whose order over buckets is not the same everywhere
+            bucket_cap_mb=25 if hook == "powersgd" else 0.01,
+            **options,
+        )
+        if hook == "bf16":
+
+            def compress(state: Any, bucket: Any) -> Any:
+                return default_hooks.bf16_compress_hook(state, bucket)
+
+            compress.__annotations__.clear()  # texts, where torch wants types
+            model.register_comm_hook(None, compress)
+        elif hook == "powersgd":
+            state = powerSGD_hook.PowerSGDState(
+                None, matrix_approximation_rank=1, start_powerSGD_iter=2
+            )
+            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        return model
+
+    return build
+
+
+def fsdp1(mixed: bool = False, **options: Any) -> Callable[[], Any]:
+    def build() -> Any:
+        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        own = dict(options)
+        if own.get("strategy"):
+            from torch.distributed.fsdp import ShardingStrategy
+
+            own["sharding_strategy"] = ShardingStrategy[own.pop("strategy")]
+            if own["sharding_strategy"].name.startswith("HYBRID"):
+                own["device_mesh"] = mesh(2, 2)
+        if mixed:
+            own["mixed_precision"] = MixedPrecision(
+                param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+            )
+        return FullyShardedDataParallel(
+            make_model(),
+            device_id=torch.device("cpu"),
+            auto_wrap_policy=ModuleWrapPolicy({Block}),
+            **own,
+        )
+
+    return build
+
+
+def mesh(*shape: int) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    names = {1: ("shard",), 2: ("replicate", "shard")}[len(shape)]
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
+def tensor_parallel(model: Any, over: Any) -> None:
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    plan: dict[str, Any] = {name: ColwiseParallel() for name in ("q", "k", "v", "fc")}
+    plan |= {"proj": RowwiseParallel(), "out": RowwiseParallel()}
+    for block in model.h:
+        parallelize_module(block, over, plan)
+
+
+def fsdp2(
+    *shape: int, mixed: str = "", parallel: bool = False, **options: Any
+) -> Callable[[], Any]:
+    def build() -> Any:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        model = make_model()
+        over = mesh(*shape)
+        own = dict(options)
+        if parallel:
+            tensor_parallel(model, over["shard"])
+            over = over["replicate"]
+        own["mesh"] = over
+        if mixed:
+            own["mp_policy"] = MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16, reduce_dtype=getattr(torch, mixed)
+            )
+        for block in model.h:
+            fully_shard(block, **own)
+        return fully_shard(model, **own)
+
+    return build
+
+
+def tp() -> nn.Module:
+    model = make_model()
+    tensor_parallel(model, mesh(2))
+    return model
+
+
+@contextlib.contextmanager
+def unsynchronised(model: Any) -> Iterator[None]:
+    model.set_requires_gradient_sync(False)
+    yield
+    model.set_requires_gradient_sync(True)
+
+
+def no_sync(model: Any) -> Any:
+    return model.no_sync()
+
+
+def layouts(world: int) -> dict[str, Layout]:
+    bf16 = torch.bfloat16
+    micro = {"monitor_mbs_grad": True}
+    if world == 4:
+        return {
+            "fsdp1_hybrid": Layout(fsdp1(use_orig_params=True, strategy="HYBRID_SHARD"), shards=2),
+            "fsdp2_hsdp": Layout(fsdp2(2, 2), shards=2),
+        }
+    return {
+        "ddp": Layout(ddp(), clip=True),
+        "ddp_no_sync": Layout(ddp(), 2, no_sync=no_sync),
+        "ddp_micro": Layout(ddp(), 2, micro, no_sync=no_sync),
+        "ddp_view": Layout(ddp(gradient_as_bucket_view=True), 2, no_sync=no_sync),
+        "ddp_static": Layout(ddp(static_graph=True)),
+        "ddp_unused": Layout(ddp(find_unused_parameters=True, unused=True), unused=True),
+        "ddp_bf16": Layout(ddp(hook="bf16"), reduces_exactly=False),
+        "ddp_powersgd": Layout(ddp(hook="powersgd"), reduces_exactly=False, reference=False),
+        "fsdp1_orig": Layout(fsdp1(use_orig_params=True), clip=True),
+        "fsdp1_orig_no_sync": Layout(fsdp1(use_orig_params=True), 2, no_sync=no_sync),
+        "fsdp1_flat": Layout(fsdp1(use_orig_params=False)),
+        "fsdp1_flat_micro": Layout(fsdp1(use_orig_params=False), 2, micro, no_sync=no_sync),
+        "fsdp1_no_shard": Layout(fsdp1(use_orig_params=True, strategy="NO_SHARD")),
+        "fsdp1_mixed": Layout(fsdp1(use_orig_params=True, mixed=True), dtype=bf16),
+        "fsdp2": Layout(fsdp2(2), clip=True),
+        "fsdp2_no_sync": Layout(fsdp2(2), 2, no_sync=unsynchronised),
+        "fsdp2_micro": Layout(fsdp2(2), 2, micro, no_sync=unsynchronised),
+        "fsdp2_keep": Layout(fsdp2(2, reshard_after_forward=False)),
+        "fsdp2_mixed": Layout(fsdp2(2, mixed="float32"), dtype=bf16),
+        "fsdp2_mixed_reduce": Layout(fsdp2(2, mixed="bfloat16"), dtype=bf16),
+        "tp": Layout(tp, same_data=True),
+    }
+
+
+def collectives() -> int:
+    """How many have been started in all groups of this process."""
+    groups: Any = distributed.distributed_c10d._world.pg_map
+    return sum(group._get_sequence_number_for_group() for group in groups)
+
+
+def main(folder: Path, rank: int, world: int, chosen: list[str]) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(240, exit=True)
+    store = torch._C._distributed_c10d.FileStore(str(folder / "store"), world)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    results: dict[str, Any] = {}
+    references: dict[Any, Any] = {}
+    for name, layout in layouts(world).items():
+        if chosen and name not in chosen:
+            continue
+        plain, _, _, few = layout.train(None)
+        watched, totals, said, many = layout.train(folder / name)
+        data_ranks = 1 if layout.same_data else world
+        key = (data_ranks, layout.micros, layout.clip, layout.dtype, layout.unused)
+        if layout.reference and rank == 0 and key not in references:
+            references[key] = expected(*key[:4], unused=layout.unused)
+        results[name] = {
+            "same_bits": plain == watched,
+            "collectives": [few, many],
+            "said": said,
+            "totals": totals,
+            "tolerance": 2e-2 if layout.dtype or not layout.exact else 1e-5,
+            "exact_locally": layout.dtype is None,
+            "micros": layout.micros,
+            "shards": layout.shards,
+            "same_data": layout.same_data,
+            "clip": CLIP if layout.clip else None,
+            "expected": references.get(key) if layout.reference else None,
+        }
+    (folder / f"results{rank}.json").write_text(json.dumps(results))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
