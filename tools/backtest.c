@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cause/incidents.h"
+#include "cause/order.h"
 #include "journal/find.h"
 #include "monitor/rule_options.h"
 #include "tensorprobe/reader.h"
@@ -18,8 +20,15 @@ static const char help[] =
     "\n"
     "Runs the alert.rules of the configuration file RULES over what was recorded in DIRECTORY (a\n"
     "rank's, a run's, or one with many runs), and prints for each rule how often it would have\n"
-    "fired, and where first. Nothing is written.\n"
+    "fired, and where first; then the incidents that the alerts would have made. Nothing is\n"
+    "written.\n"
     "\n"
+    "  --list  instead, for programs: a line for each step with alerts (\"alerts\", journal, "
+    "step,\n"
+    "          number of alerts, and rule, quantity and name of the first three in the order of\n"
+    "          the step) and for each incident that begins (\"incident\", journal, step, severity, "
+    "cause,\n"
+    "          rule, quantity, name), with tabs in between\n"
     "  --help  this text\n";
 
 /* One rule's doings in a journal. */
@@ -35,6 +44,10 @@ typedef struct backtest {
     tp_reader *reader;
     tp_registry *registry;
     tp_rules *rules;
+    tp_incidents *incidents;
+    const char *directory;
+    bool list; /* for programs */
+    uint64_t incident_count;
     uint64_t segment; /* of which the numbers are known */
     tp_buf numbers;   /* uint32_t for each key of the segment: ours, plus one; 0: not known yet */
     tp_buf records, alerts;
@@ -92,6 +105,72 @@ static void print_alert(const backtest *test, uint64_t step, const tp_record *fi
            name[0] != '\0' ? name : "the root module", tp_quantity_name(key->quantity), what);
 }
 
+static void name_of(const backtest *test, const tp_record *record, char *text, size_t size,
+                    const char **quantity)
+{
+    const tp_key *key = tp_registry_key(test->registry, record->key);
+    tp_row_name(key, record->call, text, size);
+    *quantity = tp_quantity_name(key->quantity);
+}
+
+static int compare(const backtest *test, const tp_batch *batch, const tp_record *a,
+                   const tp_record *b)
+{
+    const tp_moment first =
+        tp_moment_of(batch->step, batch->pp_stage, a, tp_registry_key(test->registry, a->key));
+    const tp_moment second =
+        tp_moment_of(batch->step, batch->pp_stage, b, tp_registry_key(test->registry, b->key));
+    return tp_moment_compare(&first, &second);
+}
+
+/* The first ones in the order of the step, one a series. */
+static void list_alerts(const backtest *test, const tp_batch *batch, const tp_record *fired,
+                        uint64_t count)
+{
+    const tp_record *last = NULL;
+    printf("alerts\t%s\t%" PRIu64 "\t%" PRIu64, test->directory, batch->step, count);
+    for (uint32_t n = 0; n < EXAMPLES; n++) {
+        const tp_record *next = NULL;
+        for (uint64_t i = 0; i < count; i++) {
+            if ((last == NULL || compare(test, batch, &fired[i], last) > 0) &&
+                (next == NULL || compare(test, batch, &fired[i], next) < 0)) {
+                next = &fired[i];
+            }
+        }
+        if (next == NULL) {
+            break;
+        }
+        const char *quantity;
+        char name[1024];
+        name_of(test, next, name, sizeof name, &quantity);
+        printf("\t%s\t%s\t%s", tp_rule_name(next->u.alert.rule), quantity, name);
+        last = next;
+    }
+    puts("");
+}
+
+static void tell_incident(backtest *test, uint64_t step, const tp_record *record)
+{
+    const tp_incident *incident = &record->u.incident;
+    const tp_key *key = tp_registry_key(test->registry, record->key);
+    char text[TP_INCIDENT_TEXT];
+    const char *quantity;
+    if (incident->state != TP_INCIDENT_BEGINS) {
+        return;
+    }
+    test->incident_count++;
+    if (test->list) {
+        name_of(test, record, text, sizeof text, &quantity);
+        printf("incident\t%s\t%" PRIu64 "\t%s\t%s\t%s\t%s\t%s\n", test->directory, step,
+               tp_severity_name(incident->severity), tp_cause_name(incident->cause),
+               tp_rule_name(incident->rule), quantity, text);
+    } else if (test->incident_count <= EXAMPLES) {
+        tp_incident_describe(record, key, tp_registry_key(test->registry, incident->witness), text,
+                             sizeof text);
+        printf("  incident %" PRIu32 ", step %" PRIu64 ": %s\n", incident->number, step, text);
+    }
+}
+
 static tp_status check_step(backtest *test, const tp_batch *batch)
 {
     tp_status status = take_records(test, batch);
@@ -105,14 +184,24 @@ static tp_status check_step(backtest *test, const tp_batch *batch)
     test->values += step.count;
     tp_buf_clear(&test->alerts);
     status = tp_rules_check(test->rules, &step, &test->alerts);
+    const uint64_t count = test->alerts.size / sizeof(tp_record);
+    if (status == TP_OK) {
+        status = tp_incidents_update(test->incidents, &step, &test->alerts);
+    }
     const tp_record *fired = (const void *)test->alerts.data;
-    for (uint64_t i = 0; status == TP_OK && i < test->alerts.size / sizeof *fired; i++) {
+    if (status == TP_OK && test->list && count > 0) {
+        list_alerts(test, &step, fired, count);
+    }
+    for (uint64_t i = count; status == TP_OK && i < test->alerts.size / sizeof *fired; i++) {
+        tell_incident(test, batch->step, &fired[i]);
+    }
+    for (uint64_t i = 0; status == TP_OK && i < count; i++) {
         score *of_rule = &test->scores[fired[i].u.alert.rule];
         bool new_step = of_rule->alerts == 0 || of_rule->last_step != batch->step;
         of_rule->alerts++;
         of_rule->steps += new_step;
         of_rule->last_step = batch->step;
-        if (new_step && of_rule->steps <= EXAMPLES) {
+        if (new_step && of_rule->steps <= EXAMPLES && !test->list) {
             print_alert(test, batch->step, &fired[i]);
         }
     }
@@ -148,24 +237,31 @@ static tp_status read_journal(backtest *test, tp_error *error)
     }
 }
 
-static tp_status run_rules(const tp_config *config, const char *directory, score *total,
+static tp_status run_rules(const tp_config *config, const char *directory, bool list, score *total,
                            uint64_t *steps, tp_error *error)
 {
     tp_rule_options options[TP_MAX_RULES];
-    backtest test = {.segment = UINT64_MAX};
+    backtest test = {.segment = UINT64_MAX, .directory = directory, .list = list};
     for (uint32_t i = 0; i < config->rule_count; i++) {
         options[i] = tp_rule_options_of(&config->rules[i]);
     }
     tp_status status = tp_reader_open(&test.reader, directory, error);
     if (status == TP_OK && (tp_registry_new(&test.registry) != TP_OK ||
                             tp_rules_new(&test.rules, options, config->rule_count, config->ops,
-                                         config->op_count, test.registry) != TP_OK)) {
+                                         config->op_count, test.registry) != TP_OK ||
+                            tp_incidents_new(&test.incidents, test.registry) != TP_OK)) {
         status = tp_fail(error, TP_ERR_NOMEM, "no memory");
     }
     if (status == TP_OK) {
-        printf("%s\n", directory);
+        if (!list) {
+            printf("%s\n", directory);
+        }
         status = read_journal(&test, error);
-        printf("  %" PRIu64 " steps, %" PRIu64 " values\n", test.steps, test.values);
+        if (!list) {
+            printf("  %" PRIu64 " incident%s\n", test.incident_count,
+                   test.incident_count == 1 ? "" : "s");
+            printf("  %" PRIu64 " steps, %" PRIu64 " values\n", test.steps, test.values);
+        }
     }
     for (uint32_t i = 0; i <= TP_RULE_COUNT; i++) {
         total[i].alerts += test.scores[i].alerts;
@@ -173,6 +269,7 @@ static tp_status run_rules(const tp_config *config, const char *directory, score
     }
     *steps += test.steps;
     tp_rules_free(test.rules);
+    tp_incidents_free(test.incidents);
     tp_registry_free(test.registry);
     tp_reader_close(&test.reader);
     tp_buf_free(&test.numbers);
@@ -181,15 +278,15 @@ static tp_status run_rules(const tp_config *config, const char *directory, score
     return status;
 }
 
-static tp_status run_all(const tp_config *config, char **directories, int count, score *total,
-                         uint64_t *steps, tp_error *error)
+static tp_status run_all(const tp_config *config, char **directories, int count, bool list,
+                         score *total, uint64_t *steps, tp_error *error)
 {
     tp_status status = TP_OK;
     for (int i = 0; status == TP_OK && i < count; i++) {
         tp_journals journals = {NULL, 0};
         status = tp_journals_find(&journals, directories[i], error);
         for (uint32_t j = 0; status == TP_OK && j < journals.count; j++) {
-            status = run_rules(config, journals.directories[j], total, steps, error);
+            status = run_rules(config, journals.directories[j], list, total, steps, error);
         }
         tp_journals_free(&journals);
     }
@@ -211,14 +308,20 @@ static void print_scores(const tp_config *config, const score *total, uint64_t s
 
 int tp_tool_backtest(int argc, char **argv)
 {
-    static const struct option options[] = {TP_TOOL_HELP, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"list", no_argument, NULL, 'l'}, TP_TOOL_HELP, {NULL, 0, NULL, 0}};
+    bool list = false;
+    int letter;
     int result = TP_EXIT_OK;
     score total[TP_RULE_COUNT + 1] = {{0, 0, 0}};
     uint64_t steps = 0;
     tp_config config;
     tp_error error = {0};
-    if (tp_tool_option(argc, argv, options, help, &result) != 0) {
-        return result;
+    while ((letter = tp_tool_option(argc, argv, options, help, &result)) != 0) {
+        if (letter < 0) {
+            return result;
+        }
+        list = true;
     }
     if (argc - optind < 2) {
         return tp_tool_usage(argv[0]);
@@ -235,9 +338,10 @@ int tp_tool_backtest(int argc, char **argv)
                          argv[optind]);
     }
     if (status == TP_OK) {
-        status = run_all(&config, argv + optind + 1, argc - optind - 1, total, &steps, &error);
+        status =
+            run_all(&config, argv + optind + 1, argc - optind - 1, list, total, &steps, &error);
     }
-    if (status == TP_OK) {
+    if (status == TP_OK && !list) {
         print_scores(&config, total, steps);
     }
     tp_config_free(&config);

@@ -27,8 +27,13 @@ static const char help[] =
     "    \"alert\": {\n"                                                                           \
     "        \"rules\": [\n"                                                                       \
     "            {\"rule_name\": \"AnomalyNan\"},\n"                                               \
-    "            {\"rule_name\": \"AnomalyTurbulence\", \"args\": {\"threshold\": 10, \"mode\": "  \
-    "\"factor\"}}\n"                                                                               \
+    "            {\"rule_name\": \"LossSpike\"},\n"                                                \
+    "            {\"rule_name\": \"GradNormSpike\"},\n"                                            \
+    "            {\"rule_name\": \"VarianceBounds\"},\n"                                           \
+    "            {\"rule_name\": \"WeightUpdateRatio\"},\n"                                        \
+    "            {\"rule_name\": \"UnchangedTensor\"},\n"                                          \
+    "            {\"rule_name\": \"DeadUnits\"},\n"                                                \
+    "            {\"rule_name\": \"StalledStep\"}\n"                                               \
     "        ]\n"                                                                                  \
     "    },\n"
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/fields.h"
+#include "config/readers.h"
 #include "config/slips.h"
 
 void tp_config_defaults(tp_config *config, bool watch)
@@ -44,13 +45,7 @@ void tp_config_defaults(tp_config *config, bool watch)
     config->op_count = sizeof watch_ops / sizeof watch_ops[0];
     config->formats = TP_FORMAT_CSV | TP_FORMAT_TENSORBOARD;
     config->step_count_per_record = 1000;
-    config->rules[0] =
-        (tp_rule_config){.rule = TP_RULE_ANOMALY_NAN, .threshold = (double)NAN, .min_samples = 1};
-    config->rules[1] = (tp_rule_config){.rule = TP_RULE_ANOMALY_TURBULENCE,
-                                        .mode = TP_MODE_FACTOR,
-                                        .threshold = 10,
-                                        .min_samples = 20};
-    config->rule_count = 2;
+    tp_config_default_rules(config);
 }
 
 static void free_texts(tp_texts *texts)

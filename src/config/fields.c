@@ -75,8 +75,7 @@ static const tp_config_field alert_fields[] = {
      .max = TP_MAX_RULES,
      .type = "list of at most 16 rules",
      .fallback = "[]",
-     .for_watch = "[{\"rule_name\": \"AnomalyNan\"}, {\"rule_name\": \"AnomalyTurbulence\", "
-                  "\"args\": {\"threshold\": 10, \"mode\": \"factor\"}}]",
+     .for_watch = tp_config_default_rules_text,
      .does = "what raises alerts; a list that is given replaces the default"},
     {.name = "dump",
      .read = tp_config_read_bool,

@@ -25,6 +25,10 @@ tp_config_reader tp_config_read_selection;
 /* Into char *: a URL of any kind, or a text that stands for one. */
 tp_config_reader tp_config_read_url;
 
+/* The rules that watch() has, and the same as JSON. */
+void tp_config_default_rules(tp_config *config);
+extern const char tp_config_default_rules_text[];
+
 /* Into nothing: accepted, and not acted on. */
 tp_config_reader tp_config_read_any;
 tp_config_reader tp_config_read_unused_bool;

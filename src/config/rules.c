@@ -41,18 +41,18 @@ static const struct known_rule {
     {TP_RULE_ANOMALY_TURBULENCE, MAY_THRESHOLD | MAY_MODE | MAY_SAMPLES | MAY_OPS, NAN, 0, 1, 0},
     {TP_RULE_EXPLODING, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 20, 1, 16, 32},
     {TP_RULE_VANISHING, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 1000, 1, 16, 32},
-    {TP_RULE_LOSS_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 10, 1, 16, 32},
+    {TP_RULE_LOSS_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 6, 1, 16, 32},
     {TP_RULE_ALL_ZERO, MAY_THRESHOLD | MAY_SAMPLES, 1, 0, 5, 0},
     {TP_RULE_UNCHANGED_TENSOR, MAY_SAMPLES, NAN, 0, 5, 0},
     {TP_RULE_DEAD_UNITS, MAY_THRESHOLD | MAY_SAMPLES, 0.95, 0, 5, 0},
     {TP_RULE_SATURATED, MAY_THRESHOLD | MAY_SAMPLES, 0.95, 0, 5, 0},
-    {TP_RULE_WEIGHT_UPDATE_RATIO, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 0.1, 0, 16, 32},
-    {TP_RULE_VARIANCE_BOUNDS, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 1000, 1, 16, 32},
-    {TP_RULE_GRAD_NORM_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 20, 1, 16, 32},
+    {TP_RULE_WEIGHT_UPDATE_RATIO, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 0.05, 0, 16, 32},
+    {TP_RULE_VARIANCE_BOUNDS, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 100, 1, 16, 32},
+    {TP_RULE_GRAD_NORM_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 30, 1, 16, 32},
     {TP_RULE_UNDERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES, 0.1, 0, 5, 0},
     {TP_RULE_OVERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES, 0.5, 0, 1, 0},
     {TP_RULE_MOMENTUM_AGAINST_GRADIENT, MAY_THRESHOLD | MAY_SAMPLES, 0.2, 0, 5, 0},
-    {TP_RULE_STALLED_STEP, MAY_THRESHOLD, 300, 0.1, 1, 0},
+    {TP_RULE_STALLED_STEP, MAY_THRESHOLD, 1800, 0.1, 1, 0},
 };
 
 static const char *const rule_names[] = {"AnomalyNan",
@@ -73,6 +73,29 @@ static const char *const rule_names[] = {"AnomalyNan",
                                          "StalledStep",
                                          NULL};
 _Static_assert(LENGTH(rule_names) == LENGTH(known_rules) + 1, "one name for each rule");
+
+void tp_config_default_rules(tp_config *config)
+{
+    /* tp_config_default_rules_text names them, too. bench/diagnosis.py is what chose them. */
+    static const uint32_t rules[] = {TP_RULE_ANOMALY_NAN,         TP_RULE_LOSS_SPIKE,
+                                     TP_RULE_GRAD_NORM_SPIKE,     TP_RULE_VARIANCE_BOUNDS,
+                                     TP_RULE_WEIGHT_UPDATE_RATIO, TP_RULE_UNCHANGED_TENSOR,
+                                     TP_RULE_DEAD_UNITS,          TP_RULE_STALLED_STEP};
+    config->rule_count = LENGTH(rules);
+    for (size_t i = 0; i < LENGTH(rules); i++) {
+        const struct known_rule *known = &known_rules[rules[i] - 1];
+        config->rules[i] = (tp_rule_config){.rule = known->rule,
+                                            .threshold = known->threshold,
+                                            .min_samples = known->min_samples,
+                                            .window = known->window};
+    }
+}
+
+const char tp_config_default_rules_text[] =
+    "[{\"rule_name\": \"AnomalyNan\"}, {\"rule_name\": \"LossSpike\"}, "
+    "{\"rule_name\": \"GradNormSpike\"}, {\"rule_name\": \"VarianceBounds\"}, "
+    "{\"rule_name\": \"WeightUpdateRatio\"}, {\"rule_name\": \"UnchangedTensor\"}, "
+    "{\"rule_name\": \"DeadUnits\"}, {\"rule_name\": \"StalledStep\"}]";
 
 static const char *const modes[] = {"relative", "factor", "compat", NULL};
 
@@ -105,12 +128,12 @@ static const tp_config_field argument_fields[] = {
      .offset = offsetof(rule_draft, threshold),
      .does = "AnomalyNan: the largest magnitude that is right, none: any number is. "
              "AnomalyTurbulence: how far from its own history a value may be. Exploding (20), "
-             "LossSpike (10), GradNormSpike (20): how many standard deviations above the median. "
-             "Vanishing (1000): how many times smaller than it. VarianceBounds (1000): how many "
+             "LossSpike (6), GradNormSpike (30): how many standard deviations above the median. "
+             "Vanishing (1000): how many times smaller than it. VarianceBounds (100): how many "
              "times smaller or larger. AllZero (1), DeadUnits (0.95): the share of zeros. "
              "Saturated (0.95), UnderflowShare (0.1), OverflowShare (0.5): the share that is "
              "reached. MomentumAgainstGradient (0.2): the share of equal signs. WeightUpdateRatio "
-             "(0.1): the change of a norm in one step. StalledStep (300): seconds"},
+             "(0.05): the change of a norm in one step. StalledStep (1800): seconds"},
     {.name = "mode",
      .read = tp_config_read_word,
      .offset = offsetof(rule_draft, mode),

@@ -66,14 +66,23 @@ static bool judge_bound(const tp_rule_options *options, tp_window *window, doubl
     return fires;
 }
 
+/* Nothing has happened: an expert without tokens, a parameter that isn't used. It says nothing of
+ * the size that the tensor has otherwise; that it lasts is AllZero's affair. */
+static bool is_idle(const tp_judgement *judgement)
+{
+    return judgement->norm == 0;
+}
+
 static bool judge_exploding(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
-    return judge_bound(judgement->options, memory, judgement->norm, 1, highest, alert);
+    return !is_idle(judgement) &&
+           judge_bound(judgement->options, memory, judgement->norm, 1, highest, alert);
 }
 
 static bool judge_vanishing(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
-    return judge_bound(judgement->options, memory, judgement->norm, -1, lowest, alert);
+    return !is_idle(judgement) &&
+           judge_bound(judgement->options, memory, judgement->norm, -1, lowest, alert);
 }
 
 /* A number may be negative: it is its value that counts, not its size. */
@@ -93,11 +102,14 @@ static bool judge_variance(const tp_judgement *judgement, void *memory, tp_alert
     const tp_stats *stats = judgement->stats;
     const double value = tp_stats_std(stats);
     tp_window *window = memory;
-    if (stats->count < 2 || tp_stats_norm(stats) == 0 || !isfinite(value)) {
-        return false; /* AllZero's affair, and AnomalyNan's */
+    const double usual =
+        window->count > 0 ? tp_window_median(window, judgement->options->window) : 0;
+    const bool is_gradient = judgement->quantity == TP_ACTIVATION_GRAD;
+    if (stats->count < 2 || !isfinite(value) || (is_gradient && is_idle(judgement)) ||
+        (value == 0 && usual == 0)) { /* constant as ever, as a norm's weight begins */
+        return false;
     }
-    const bool is_low =
-        window->count > 0 && tp_window_median(window, judgement->options->window) > value;
+    const bool is_low = value < usual;
     return judge_bound(judgement->options, memory, value, is_low ? -1 : 1,
                        is_low ? lowest : by_factor, alert);
 }
@@ -162,8 +174,9 @@ const tp_rule tp_rule_loss_spike = {.rule = TP_RULE_LOSS_SPIKE,
                                     .memory = memory,
                                     .judge = judge_loss};
 const tp_rule tp_rule_variance = {.rule = TP_RULE_VARIANCE_BOUNDS,
-                                  .quantities =
-                                      TP_QUANTITY(TP_ACTIVATION) | TP_QUANTITY(TP_ACTIVATION_GRAD),
+                                  .quantities = TP_QUANTITY(TP_ACTIVATION) |
+                                                TP_QUANTITY(TP_ACTIVATION_GRAD) |
+                                                TP_QUANTITY(TP_PARAM_ORIGIN),
                                   .memory = memory,
                                   .judge = judge_variance};
 const tp_rule tp_rule_gradient_norm = {.rule = TP_RULE_GRAD_NORM_SPIKE,

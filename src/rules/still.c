@@ -39,7 +39,7 @@ static bool judge_zero(const tp_judgement *judgement, void *memory, tp_alert *al
 
 typedef struct unchanged {
     uint64_t steps;
-    uint64_t known; /* 0: there is no step before */
+    uint64_t changes;
     tp_stats stats; /* of the step before */
 } unchanged;
 
@@ -60,13 +60,14 @@ static bool judge_unchanged(const tp_judgement *judgement, void *memory, tp_aler
         return false;
     }
     /* What has become NaN is AnomalyNan's affair. */
-    bool same =
-        last->known != 0 && stats->nan == 0 && memcmp(&last->stats, stats, sizeof *stats) == 0;
-    last->known = 1;
+    const bool differs = memcmp(&last->stats, stats, sizeof *stats) != 0;
+    last->changes += differs;
     last->stats = *stats;
     alert->op = TP_OP_NORM;
-    alert->value = tp_stats_norm(stats);
-    return tp_rule_lasts(judgement->options, same, &last->steps, alert);
+    alert->value = judgement->norm;
+    /* The first one differs from nothing; what has never changed since is frozen. */
+    return tp_rule_lasts(judgement->options, !differs && stats->nan == 0 && last->changes > 1,
+                         &last->steps, alert);
 }
 
 const tp_rule tp_rule_all_zero = {.rule = TP_RULE_ALL_ZERO,

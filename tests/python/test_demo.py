@@ -76,7 +76,7 @@ def test_fault_is_named_first(fault: str, seed: int, tmp_path: Path) -> None:
     within = 0 if fault == "nan" else 2
     assert result.fault.step <= first.step <= result.fault.step + within
     assert first.row in names_of(result.fault), f"{result.fault}, but {first}"
-    assert first.rule == ("AnomalyNan" if fault == "nan" else "AnomalyTurbulence")
+    assert first.rule == ("AnomalyNan" if fault == "nan" else "VarianceBounds")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -183,6 +183,35 @@ def test_backtest_says_what_the_run_said(tmp_path: Path) -> None:
         assert any(line.startswith(start) for line in lines), (start, lines)
 
 
+def test_backtest_lists_for_programs(tmp_path: Path) -> None:
+    """Steps, counts, first tensors and incidents are those that the run itself recorded."""
+    journal = run(tmp_path / "a", RULES)
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"alert": {"rules": RULES}, "wg_distribution": True}))
+    done = subprocess.run(
+        [BUILD / "tools/tensorprobe", "backtest", "--list", rules, journal.directory],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    counts: dict[int, int] = defaultdict(int)
+    for alert in journal.alerts():
+        counts[alert.step] += 1
+    assert {int(line[2]): int(line[3]) for line in lines if line[0] == "alerts"} == counts
+    begun = [i for i in journal.incidents(changes=True) if i.state == "begins"]
+    found = [tuple(line[1:]) for line in lines if line[0] == "incident"]
+    assert found == [
+        (journal.directory, str(i.step), i.severity, i.cause, i.rule, i.quantity, i.row)
+        for i in begun
+    ]
+    assert found
+    for line in lines:
+        rows = line[6::3]
+        firsts = [i.row for i in begun if line[0] == "alerts" and i.step == int(line[2])]
+        assert firsts in ([], rows[:1])
+
+
 def test_backtest_of_what_is_not_there(tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
     command = [str(BUILD / "tools/tensorprobe"), "backtest", str(rules), str(tmp_path)]

@@ -89,7 +89,7 @@ def test_a_loss_that_is_nan_or_jumps_is_named_and_one_that_falls_is_not(tmp_path
     monitor.close()
     alerts = tensorprobe.Journal(monitor.directory).alerts()
     assert [(a.step, a.rule, a.name) for a in alerts] == [
-        (31, "AnomalyTurbulence", "loss"),
+        (31, "LossSpike", "loss"),
         (32, "AnomalyNan", "loss"),
     ]
 

@@ -98,6 +98,12 @@ static void test_steps_and_switches(void **state)
                         "an integer from 1 to 1000000000000000");
 }
 
+#define DEFAULT_RULES                                                                              \
+    "{\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}, {\"rule_name\": \"LossSpike\"}, "   \
+    "{\"rule_name\": \"GradNormSpike\"}, {\"rule_name\": \"VarianceBounds\"}, "                    \
+    "{\"rule_name\": \"WeightUpdateRatio\"}, {\"rule_name\": \"UnchangedTensor\"}, "               \
+    "{\"rule_name\": \"DeadUnits\"}, {\"rule_name\": \"StalledStep\"}]}}"
+
 static void test_watch_defaults(void **state)
 {
     static const uint32_t ops[] = {TP_OP_NORM, TP_OP_MIN,   TP_OP_MAX,
@@ -112,12 +118,22 @@ static void test_watch_defaults(void **state)
     assert_memory_equal(c.ops, ops, sizeof ops);
     assert_int_equal(c.formats, TP_FORMAT_CSV | TP_FORMAT_TENSORBOARD);
     assert_int_equal(c.step_count_per_record, 1000);
-    assert_int_equal(c.rule_count, 2);
+    assert_int_equal(c.rule_count, 8);
     assert_int_equal(c.rules[0].rule, TP_RULE_ANOMALY_NAN);
     assert_true(isnan(c.rules[0].threshold));
-    assert_int_equal(c.rules[1].rule, TP_RULE_ANOMALY_TURBULENCE);
-    assert_true(c.rules[1].mode == TP_MODE_FACTOR && c.rules[1].threshold == 10);
-    assert_int_equal(c.rules[1].min_samples, 20);
+    assert_int_equal(c.rules[1].rule, TP_RULE_LOSS_SPIKE);
+    assert_true(c.rules[1].threshold == 6 && c.rules[1].window == 32);
+    assert_int_equal(c.rules[1].min_samples, 16);
+    tp_config given = read_good(DEFAULT_RULES, true); /* as documented */
+    assert_int_equal(given.rule_count, c.rule_count);
+    for (uint32_t i = 0; i < c.rule_count; i++) {
+        assert_int_equal(given.rules[i].rule, c.rules[i].rule);
+        assert_true(i == 0 || given.rules[i].threshold == c.rules[i].threshold ||
+                    isnan(c.rules[i].threshold));
+        assert_int_equal(given.rules[i].min_samples, c.rules[i].min_samples);
+        assert_int_equal(given.rules[i].window, c.rules[i].window);
+    }
+    tp_config_free(&given);
     tp_config_free(&c);
     c = read_good("{\"alert\": {\"rules\": []}, \"format\": \"csv\"}", true);
     assert_int_equal(c.rule_count, 0);
