@@ -16,6 +16,10 @@ static const struct command {
     {"recover", tp_tool_recover,
      "bring csv, TensorBoard, SQLite and alert files up to the journal's end"},
     {"diff", tp_tool_diff, "find the step and tensor at which two runs part"},
+    {"diff-ranks", tp_tool_diff_ranks,
+     "find where ranks disagree on collectives, and who is missing"},
+    {"collectives", tp_tool_collectives,
+     "sum up sizes and times of collectives, and who was waited for"},
     {"export", tp_tool_export, "write what was recorded as parquet, csv, trend.db …"},
     {"ship", tp_tool_ship, "carry journals to a database, and alerts to people"},
     {"init", tp_tool_init, "print a configuration to begin with"},
@@ -28,7 +32,7 @@ static void print_help(FILE *out)
 {
     fputs("usage: tensorprobe COMMAND [OPTION…] …\n\ncommands:\n", out);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
+        fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].summary);
     }
     fputs("\noptions:\n"
           "  --help    this text; `tensorprobe COMMAND --help` says more\n"

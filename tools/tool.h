@@ -21,6 +21,8 @@ int tp_tool_init(int argc, char **argv);
 int tp_tool_ship(int argc, char **argv);
 int tp_tool_selftest(int argc, char **argv);
 int tp_tool_diff(int argc, char **argv);
+int tp_tool_diff_ranks(int argc, char **argv);
+int tp_tool_collectives(int argc, char **argv);
 
 /* The summary of one journal, of show. name is the subcommand's. */
 int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bool all_series);

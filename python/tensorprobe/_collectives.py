@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core, _interception
 from tensorprobe._call_stacks import CallStack, CallStacks
-from tensorprobe._interception import OTHER, RECV, SEND, Operator
+from tensorprobe._interception import RECV, SEND, Operator
 from tensorprobe._messages import complain, say
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Collectives:
         first = agreed[0] if agreed else None
         if first is not None and first.is_meta:
             return None  # no values, no communication: shapes are being worked out
-        group = self._group_of(args[operator.group], boxed=operator.number != OTHER)
+        group = self._group_of(args[operator.group], boxed=not operator.of_objects)
         peer = -1
         if operator.root >= 0:
             root = args[operator.root]
@@ -365,7 +365,7 @@ class Collectives:
     ) -> tuple[int, int]:
         count = group.count
         if operator.number in (SEND, RECV):
-            tag = args[operator.tag]
+            tag = args[operator.tag] if operator.tag >= 0 else -1
             count = group.peers.setdefault((operator.number, peer, tag), [0, 0])
         sequence = count[0]
         count[0] += 1

@@ -45,6 +45,8 @@ class Operator(NamedTuple):
     by_root: tuple[bool, bool] = (False, False)
     """Whether inputs, and outputs, are only the root's."""
     tag: int = -1
+    of_objects: bool = False
+    """A wrapped function, which has its group as it is, and no tensors to show."""
 
 
 def _at(place: int) -> Callable[[Any], Tensors]:
@@ -281,7 +283,8 @@ def _wrap_objects(name: str) -> None:
         return
     cell = function.__closure__[variables.index("func")]  # type: ignore[union-attr]
     original = cell.cell_contents
-    operator = Operator(name, OTHER, 0, None, 0, None, 0)
+    number = {"send_object_list": SEND, "recv_object_list": RECV}.get(name, OTHER)
+    operator = Operator(name, number, 0, None, 0, None, 0, of_objects=True)
 
     @functools.wraps(original)
     def call_on_objects(*args: Any, **kwargs: Any) -> Any:

@@ -6,8 +6,11 @@ import gc
 import os
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +25,28 @@ def boxes() -> Iterator[None]:
     os.environ["TENSORPROBE_JOURNAL_DIR"] = folder
     yield
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def collectives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where four ranks (collectives_child.py) have left their journals and results."""
+    out = tmp_path_factory.mktemp("collectives")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TENSORPROBE_LOG_LEVEL": "1"}
+    command = [sys.executable, str(Path(__file__).parent / "collectives_child.py")]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(out / "store"), str(out)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    outputs = [rank.communicate(timeout=500)[0] for rank in ranks]
+    for rank, text in zip(ranks, outputs, strict=True):
+        assert rank.returncode == 0, text[-4000:]
+    return out
 
 
 def pytest_report_header() -> str:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ import pytest
 
 from tensorprobe import Journal
 
-HERE = Path(__file__).parent
 RANKS = range(4)
 ASYNC, DONE, POLLED, LATE = 1, 2, 4, 16
 
@@ -24,55 +20,33 @@ Results = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the four ranks have left their journals and results."""
-    out = tmp_path_factory.mktemp("collectives")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TENSORPROBE_LOG_LEVEL": "1"}
-    command = [sys.executable, str(HERE / "collectives_child.py")]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(out / "store"), str(out)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in RANKS
-    ]
-    outputs = [rank.communicate(timeout=500)[0] for rank in ranks]
-    for rank, text in zip(ranks, outputs, strict=True):
-        assert rank.returncode == 0, text[-4000:]
-    return out
-
-
-@pytest.fixture(scope="session")
-def results(ran: Path) -> Results:
+def results(collectives: Path) -> Results:
     """What each rank says."""
-    return [json.loads((ran / f"results{rank}.json").read_text()) for rank in RANKS]
+    return [json.loads((collectives / f"results{rank}.json").read_text()) for rank in RANKS]
 
 
-def journal(ran: Path, name: str, rank: int) -> Journal:
+def journal(collectives: Path, name: str, rank: int) -> Journal:
     """That of one rank."""
-    (directory,) = (ran / name).glob(f"*-rank{rank}-*")
+    (directory,) = (collectives / name).glob(f"*-rank{rank}-*")
     return Journal(directory)
 
 
-def steps_of(ran: Path, name: str, rank: int) -> list[list[dict[str, Any]]]:
+def steps_of(collectives: Path, name: str, rank: int) -> list[list[dict[str, Any]]]:
     """The records of collectives, step by step."""
     return [
         [record for record in step.records if record["quantity"] == "comm"]
-        for step in journal(ran, name, rank)
+        for step in journal(collectives, name, rank)
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", RANKS)
 def test_every_call_is_recorded_once_with_its_values(
-    ran: Path, results: Results, rank: int
+    collectives: Path, results: Results, rank: int
 ) -> None:
     """Synchronous, asynchronous, in a subgroup: operations, groups, slots and numbers."""
     expected = results[rank]["every"]
-    steps = steps_of(ran, "every", rank)
+    steps = steps_of(collectives, "every", rank)
     assert len(steps) == len(expected) > 100
     for records, case in zip(steps, expected, strict=True):
         calls = [record for record in records if "sequence" in record]
@@ -99,11 +73,11 @@ def test_every_call_is_recorded_once_with_its_values(
 
 
 @pytest.mark.slow
-def test_ranks_number_and_hash_the_calls_of_a_group_alike(ran: Path) -> None:
+def test_ranks_number_and_hash_the_calls_of_a_group_alike(collectives: Path) -> None:
     """But for what goes from one to another, which both sides number."""
     seen: dict[tuple[str, int], set[tuple[str, int]]] = {}
     for rank in RANKS:
-        for records in steps_of(ran, "every", rank):
+        for records in steps_of(collectives, "every", rank):
             for record in records:
                 if "sequence" in record and record["name"][:4] not in ("send", "recv"):
                     place = (record["group"], record["sequence"])
@@ -114,9 +88,11 @@ def test_ranks_number_and_hash_the_calls_of_a_group_alike(ran: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", RANKS)
-def test_csv_has_one_row_for_all_calls_of_a_step(ran: Path, results: Results, rank: int) -> None:
+def test_csv_has_one_row_for_all_calls_of_a_step(
+    collectives: Path, results: Results, rank: int
+) -> None:
     """In a file of its own, with operation, group and slot."""
-    directory = Path(journal(ran, "every", rank).directory)
+    directory = Path(journal(collectives, "every", rank).directory)
     (path,) = directory.glob("comm_*.csv")
     rows = list(csv.DictReader(path.open()))
     assert list(rows[0])[:4] == ["op", "group", "slot", "step"]
@@ -150,21 +126,21 @@ def test_exceptions_and_results_are_the_same(results: Results) -> None:
 
 
 @pytest.mark.slow
-def test_works_that_nobody_waits_for_are_counted(ran: Path, results: Results) -> None:
+def test_works_that_nobody_waits_for_are_counted(collectives: Path, results: Results) -> None:
     """Their results are recorded all the same."""
     for rank in RANKS:
         said = results[rank]["never_waited"]["said"]
         assert "1 asynchronous collectives of 1 were never waited for" in said
-        (records,) = steps_of(ran, "never", rank)
+        (records,) = steps_of(collectives, "never", rank)
         call, post = (r for r in records if r["name"] and r["role"] != "pre")
         assert call["flags"] == ASYNC | DONE | POLLED
         assert post["min"] == post["max"] == 10.0
 
 
 @pytest.mark.slow
-def test_a_call_that_outlives_its_step_is_recorded_in_both(ran: Path) -> None:
+def test_a_call_that_outlives_its_step_is_recorded_in_both(collectives: Path) -> None:
     """In the first as far as is known, in the second with its end and its values."""
-    first, second = steps_of(ran, "late", 0)
+    first, second = steps_of(collectives, "late", 0)
     begun, barrier = (record for record in first if record["name"])
     assert (begun["name"], begun["done_ns"], barrier["name"]) == ("recv", None, "barrier")
     assert begun["flags"] & DONE == 0
@@ -174,17 +150,17 @@ def test_a_call_that_outlives_its_step_is_recorded_in_both(ran: Path) -> None:
     assert ended["issue_ns"] == begun["issue_ns"]
     assert ended["done_ns"] > 0
     assert post["mean"] == 5.0
-    assert all(step.unfilled == 0 and not step.partial for step in journal(ran, "late", 0))
+    assert all(step.unfilled == 0 and not step.partial for step in journal(collectives, "late", 0))
 
 
 @pytest.mark.slow
-def test_three_thousand_calls_come_through(ran: Path, results: Results) -> None:
+def test_three_thousand_calls_come_through(collectives: Path, results: Results) -> None:
     """In a loop, while every core is busy: none hangs and none is lost."""
     for rank in RANKS:
         assert results[rank]["many_calls"] == 3000
         calls = [
             record
-            for records in steps_of(ran, "many", rank)
+            for records in steps_of(collectives, "many", rank)
             for record in records
             if "sequence" in record and not record["flags"] & LATE
         ]
@@ -196,7 +172,7 @@ def test_three_thousand_calls_come_through(ran: Path, results: Results) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "tp", "moe"])
-def test_frameworks_are_seen(ran: Path, results: Results, name: str) -> None:
+def test_frameworks_are_seen(collectives: Path, results: Results, name: str) -> None:
     """Which collectives a step has; that training is the same the process has checked."""
     wanted = {
         "ddp": {"all_reduce": 1},
@@ -205,7 +181,7 @@ def test_frameworks_are_seen(ran: Path, results: Results, name: str) -> None:
         "moe": {"all_to_all_single": 3},
     }[name]
     for rank in RANKS:
-        for step, records in enumerate(steps_of(ran, name, rank)):
+        for step, records in enumerate(steps_of(collectives, name, rank)):
             calls = [record for record in records if "sequence" in record]
             found = Counter(call["name"] for call in calls)
             assert found.keys() >= wanted.keys()
@@ -223,10 +199,10 @@ def test_frameworks_are_seen(ran: Path, results: Results, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_lines_of_code_choose_calls(ran: Path) -> None:
+def test_lines_of_code_choose_calls(collectives: Path) -> None:
     """Others leave no trace, but for the numbers of what is recorded."""
     for rank in RANKS:
-        first, second = steps_of(ran, "lines", rank)
+        first, second = steps_of(collectives, "lines", rank)
         for records in (first, second):
             (call,) = (record for record in records if "sequence" in record)
             assert call["location"].rpartition("/")[2].startswith("collectives_parts.py[")
@@ -241,7 +217,7 @@ def test_lines_of_code_choose_calls(ran: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["beside", "only"])
-def test_log_before_the_second_step(ran: Path, results: Results, name: str) -> None:
+def test_log_before_the_second_step(collectives: Path, results: Results, name: str) -> None:
     """Stacks, dtypes, shapes and members, by the lowest rank; cc_log_only ends the run."""
     for rank in RANKS:
         printed, ended = results[rank]["logs"][name]
@@ -261,5 +237,5 @@ def test_log_before_the_second_step(ran: Path, results: Results, name: str) -> N
         place = f"collectives_parts.py[{results[rank]['logs']['line']}]   here"
         assert here["stack"][0].endswith(place)
         assert here["stack"][1].endswith("   log")
-    recorded = [record for records in steps_of(ran, name, 0) for record in records]
+    recorded = [record for records in steps_of(collectives, name, 0) for record in records]
     assert bool(recorded) == (name == "beside")

@@ -1,0 +1,12 @@
+/* What the subcommands about collectives share. */
+#ifndef TP_TOOLS_CALLS_H
+#define TP_TOOLS_CALLS_H
+
+#include "view/calls.h"
+
+/* Reads the command line (--step, --help, and --json where json isn't NULL) and the journals that
+ * it names. False: *result is the exit code. On success the caller frees *calls. */
+bool tp_tool_load_calls(int argc, char **argv, const char *help, bool *json, tp_calls *calls,
+                        int *result);
+
+#endif
