@@ -1,5 +1,6 @@
 #include "monitor/export.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -30,15 +31,42 @@ static tp_status write_item(const tp_sink *sink, void *private, const tp_item *i
     return sink->write(private, batch, names, error);
 }
 
-static tp_status write_all(const tp_sink *sink, void *private, tp_reader *reader, uint64_t *steps,
-                           tp_error *error)
+/* A sink remembers series by the numbers of their keys, which are those of one attempt: in front of
+ * another one it is opened anew where it stands. */
+static tp_status open_again(const tp_sink *sink, void *private, const tp_sink_options *options,
+                            tp_error *error)
+{
+    tp_buf cursor = TP_BUF_INIT;
+    tp_status status = sink->flush != NULL ? sink->flush(private, error) : TP_OK;
+    sink->cursor(private, &cursor);
+    sink->close(private);
+    memset(private, 0, sink->private_size);
+    tp_status opened = sink->open(private, options, cursor.data, cursor.size, error);
+    if (cursor.failed) {
+        opened = tp_fail(error, TP_ERR_NOMEM, "no memory to export");
+    }
+    tp_buf_free(&cursor);
+    return status != TP_OK ? status : opened;
+}
+
+static tp_status write_all(const tp_sink *sink, void *private, const tp_sink_options *options,
+                           tp_reader *reader, uint64_t *steps, tp_error *error)
 {
     const tp_names names = {reader, reader_key, reader_shape};
     tp_status status = TP_OK;
+    bool any = false;
+    uint32_t attempt = 0;
     while (status == TP_OK) {
         tp_item item;
         char text[1024];
         status = tp_reader_next(reader, &item, error);
+        if (status == TP_OK && item.type == TP_ITEM_BATCH) {
+            if (any && item.batch.attempt != attempt) {
+                status = open_again(sink, private, options, error);
+            }
+            any = true;
+            attempt = item.batch.attempt;
+        }
         if (status == TP_OK) {
             status = write_item(sink, private, &item, &names, steps, error);
         } else if (status == TP_ERR_CORRUPT) {
@@ -75,7 +103,7 @@ tp_status tp_export_journal(const char *journal, const char *name, const char *d
     } else {
         status = sink->open(private, &options, NULL, 0, error);
         if (status == TP_OK) {
-            status = write_all(sink, private, reader, steps, error);
+            status = write_all(sink, private, &options, reader, steps, error);
         }
         sink->close(private);
         tp_free(private);

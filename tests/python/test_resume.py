@@ -166,3 +166,31 @@ def test_too_late_or_not_a_state(saved: tuple[str, dict[str, Any]], tmp_path: Pa
             monitor.load_state_dict(state)
     with pytest.raises(FileNotFoundError, match="no journal is there"):
         tensorprobe.watch(training.model, training.optimizer, resume=tmp_path / "nothing")
+
+
+def test_an_export_keeps_the_names_of_each_attempt(tmp_path: Path) -> None:
+    """The second attempt gives the numbers of the first one's series to others."""
+    state: dict[str, Any] = {}
+    config = {**FIELDS, "format": "api"}
+    for attempt, names in enumerate((["a", "b"], ["b", "c", "a"])):
+        modules = {name: torch.nn.Linear(1, 1, bias=False) for name in names}
+        model = torch.nn.ModuleDict(modules)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        monitor = tensorprobe.watch(model, optimizer, dict(config), output_dir=tmp_path)
+        if state:
+            monitor.load_state_dict(state)
+        for step in range(attempt, attempt + 2):
+            optimizer.zero_grad()
+            for name, module in modules.items():
+                module(torch.full((1, 1), 100.0 * ord(name) + 10 * attempt + step)).backward()
+            optimizer.step()
+            if step == 0:
+                state = monitor.state_dict()
+        monitor.close()
+    out = tmp_path / "out"
+    command = [str(BUILD / "tools" / "tensorprobe"), "export", monitor.directory, "--to", "csv"]
+    subprocess.run([*command, "-o", str(out)], check=True, capture_output=True)
+    rows = pd.concat(pd.read_csv(path) for path in sorted(out.rglob("grad_reduced_*.csv")))
+    expected = [(f"{n}.weight", 0, 100.0 * ord(n)) for n in "ab"]
+    expected += [(f"{n}.weight", s, 100.0 * ord(n) + 10 + s) for s in (1, 2) for n in "bca"]
+    assert sorted(zip(rows["name"], rows["step"], rows["norm"], strict=True)) == sorted(expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import math
 import os
@@ -471,3 +472,19 @@ def test_steps_repeated_from_a_checkpoint_keep_the_rows_before_it(
     times = rows.groupby("step").size()
     assert (times[6:] == 2 * times[0]).all()
     assert (times[:6] == times[0]).all()
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\uff1d", "\uff20"])
+def test_no_spreadsheet_runs_a_name(tmp_path: Path, start: str) -> None:
+    """OWASP's way: an apostrophe, which a spreadsheet shows as text."""
+    words = [1, *[0] * 16]
+    names = [f'{start}HYPERLINK("x","y")', "fc-1", "a=b", "'quoted'"]
+    keys = [Key("param_origin", 0, 0, -1, name) for name in names]
+    run = Run(keys, [[1]])
+    run.steps[0] = [Record(number, 0, 0, 0, 2, words) for number in range(len(keys))]
+    write("csv", tmp_path, run.text(), Options(ops=["max"]))
+    (path,) = tmp_path.glob("*.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    assert [row[1] for row in rows] == ["'" + names[0], *names[1:]]
+    assert pd.read_csv(path)["name"].tolist() == ["'" + names[0], *names[1:]]
