@@ -27,6 +27,7 @@ struct series {
 /* What is kept of the whole journal. */
 struct summary {
     uint64_t steps, partial, skipped, gaps, records, errors;
+    uint64_t removed, removed_first, removed_last; /* steps that have only overviews left */
     uint64_t first_step, last_step;
     uint64_t step_ns, hook_ns, writer_ns, wait_ns;
     uint64_t alert_steps, alerts, incidents;
@@ -239,6 +240,11 @@ static void print_steps(const struct summary *summary)
         printf(", %" PRIu64 " given up", summary->gaps);
     }
     puts(summary->closed ? ", closed" : ", not closed: still running, or killed");
+    if (summary->removed > 0) {
+        printf("removed  %" PRIu64 " steps (%" PRIu64 " to %" PRIu64
+               ") to keep the journal small: alerts and overviews are left (--table overview)\n",
+               summary->removed, summary->removed_first, summary->removed_last);
+    }
     fwrite(summary->reached.data, 1, summary->reached.size, stdout);
 }
 
@@ -342,6 +348,12 @@ static int read_all(tp_reader *reader, struct summary *summary, bool all_alerts,
             return tp_tool_failed(name, &error);
         }
         summary->closed = item.type == TP_ITEM_CLOSE;
+        if (item.type == TP_ITEM_REMOVED) {
+            summary->removed_first =
+                summary->removed == 0 ? item.batch.step : summary->removed_first;
+            summary->removed_last = item.removed_last;
+            summary->removed += item.batch.count;
+        }
         if (item.type == TP_ITEM_BATCH) {
             if (take_batch(summary, reader, &item.batch) != TP_OK) {
                 tp_error no_memory = {.code = TP_ERR_NOMEM, .message = "out of memory"};

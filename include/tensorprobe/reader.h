@@ -17,6 +17,9 @@ typedef struct tp_reader tp_reader;
 #define TP_ITEM_ALERTS 2   /* alerts of the step in item.batch.step: item.batch.records */
 #define TP_ITEM_CLOSE 3    /* the monitor closed the journal cleanly here */
 #define TP_ITEM_OVERVIEW 4 /* what tp_reader_overview asks for: item.overviews */
+#define TP_ITEM_REMOVED                                                                            \
+    5 /* steps of which only alerts and overviews are left: item.batch.step to
+                              item.removed_last, item.batch.count of them */
 
 /* The records of one key in a span of steps. Stored in journals as is: fields are never moved. */
 typedef struct tp_overview {
@@ -43,6 +46,7 @@ typedef struct tp_item {
     tp_position position;         /* after this frame */
     const tp_overview *overviews; /* valid until the next call on the reader */
     uint64_t overview_count;
+    uint64_t removed_last;
 } tp_item;
 
 typedef struct tp_run_info {

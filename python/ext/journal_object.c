@@ -350,6 +350,12 @@ static PyObject *journal_next(PyObject *object, PyObject *args, PyObject *kwargs
                              (unsigned long long)item.batch.step, "alerts", alerts, "incidents",
                              incidents);
     }
+    if (item.type == TP_ITEM_REMOVED) {
+        return Py_BuildValue("{s:s,s:K,s:K,s:K}", "type", "removed", "first_step",
+                             (unsigned long long)item.batch.step, "last_step",
+                             (unsigned long long)item.removed_last, "count",
+                             (unsigned long long)item.batch.count);
+    }
     PyObject *dict = batch_to_dict(&item.batch);
     if (dict != NULL && records &&
         !put(dict, "records", records_to_list(self->reader, &item.batch, 0))) {

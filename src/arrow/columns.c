@@ -151,6 +151,7 @@ static const tp_column runs[] = {
     AT("steps", I64, EXTENT, tp_extent, steps),
     AT("first_step", I64, EXTENT, tp_extent, first_step),
     AT("last_step", I64, EXTENT, tp_extent, last_step),
+    AT("removed", I64, EXTENT, tp_extent, removed),
     AT("closed", FLAG, EXTENT, tp_extent, closed),
     TEXT_OF(directory),
 };

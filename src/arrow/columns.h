@@ -20,6 +20,7 @@ typedef struct tp_extent {
     uint64_t steps;
     int64_t first_step; /* -1: there is none */
     int64_t last_step;
+    uint64_t removed; /* steps of which only alerts and overviews are left */
     uint32_t attempts;
     bool closed;
 } tp_extent;

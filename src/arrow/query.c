@@ -398,6 +398,9 @@ static tp_status take_keys(stream *s, uint64_t segment)
 static void extend(tp_extent *extent, const tp_item *item)
 {
     extent->closed = item->type == TP_ITEM_CLOSE;
+    if (item->type == TP_ITEM_REMOVED) {
+        extent->removed += item->batch.count;
+    }
     if (item->type == TP_ITEM_BATCH) {
         const int64_t step = (int64_t)item->batch.step;
         extent->first_step = extent->steps == 0 ? step : extent->first_step;

@@ -119,6 +119,8 @@ typedef struct tp_config {
     uint64_t segment_bytes; /* journal.segment_bytes */
     uint64_t budget_bytes;  /* journal.budget_bytes: records waiting for the writer */
     uint32_t wait_ms;       /* journal.wait_ms */
+    uint64_t keep_bytes;    /* journal.keep_bytes; 0: all */
+    uint64_t keep_days;     /* journal.keep_days; 0: all */
 } tp_config;
 
 /* TrainerMon's defaults, or those of watch(). */

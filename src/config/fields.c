@@ -115,6 +115,19 @@ static const tp_config_field journal_fields[] = {
      .fallback = "1000",
      .does = "how long the end of a step waits for the writer before the step becomes a recorded "
              "gap"},
+    {.name = "keep_bytes",
+     .read = tp_config_read_u64,
+     AT(keep_bytes),
+     .max = 1e15,
+     .fallback = "0",
+     .does = "above this size the oldest segments lose their steps and keep names, alerts and "
+             "overviews; 0: all is kept"},
+    {.name = "keep_days",
+     .read = tp_config_read_u64,
+     AT(keep_days),
+     .max = 1e6,
+     .fallback = "0",
+     .does = "so do segments that are older than this; both are looked at when a segment ends"},
 };
 static const tp_config_members journal_members = {journal_fields, LENGTH(journal_fields)};
 

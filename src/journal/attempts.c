@@ -52,7 +52,8 @@ static bool look_into(const char *folder, attempt_start *start, tp_buf *bytes)
            tp_file_read_at(fd, path, offset, TP_FRAME_HEADER_SIZE, bytes, NULL) == TP_OK &&
            bytes->size == TP_FRAME_HEADER_SIZE && tp_frame_get(bytes->data, offset, &frame)) {
         offset += TP_FRAME_HEADER_SIZE + frame.stored_size;
-        if (frame.type == TP_FRAME_BATCH && offset <= (uint64_t)info.st_size) {
+        if ((frame.type == TP_FRAME_BATCH || frame.type == TP_FRAME_REMOVED) &&
+            offset <= (uint64_t)info.st_size) {
             start->step = frame.step;
         }
     }

@@ -77,6 +77,20 @@ tp_status tp_segment_header_get(const uint8_t *bytes, size_t size, tp_run_info *
     return TP_OK;
 }
 
+static void put_header(tp_buf *out, const tp_frame *frame, uint64_t offset)
+{
+    const size_t from = out->size;
+    tp_buf_put(out, frame_magic, sizeof frame_magic);
+    tp_buf_put_u16(out, (uint16_t)(frame->type | frame->codec << 8));
+    tp_buf_put_u16(out, 0);
+    tp_buf_put_u32(out, frame->stored_size);
+    tp_buf_put_u32(out, frame->raw_size);
+    tp_buf_put_u64(out, frame->step);
+    tp_buf_put_u64(out, offset);
+    tp_buf_put_u32(out, frame->payload_crc);
+    put_crc(out, from);
+}
+
 tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
                        const tp_buf *payload, ZSTD_CCtx *packer)
 {
@@ -102,20 +116,22 @@ tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offse
     if (codec == CODEC_NONE && payload->size > 0) {
         memcpy(stored, payload->data, payload->size);
     }
-    uint32_t payload_crc = tp_crc32c(0, stored, stored_size);
-
+    const tp_frame frame = {.type = type,
+                            .codec = codec,
+                            .stored_size = (uint32_t)stored_size,
+                            .raw_size = (uint32_t)payload->size,
+                            .step = step,
+                            .payload_crc = tp_crc32c(0, stored, stored_size)};
     out->size = from;
-    tp_buf_put(out, frame_magic, sizeof frame_magic);
-    tp_buf_put_u16(out, (uint16_t)(type | (unsigned)codec << 8));
-    tp_buf_put_u16(out, 0);
-    tp_buf_put_u32(out, (uint32_t)stored_size);
-    tp_buf_put_u32(out, (uint32_t)payload->size);
-    tp_buf_put_u64(out, step);
-    tp_buf_put_u64(out, offset);
-    tp_buf_put_u32(out, payload_crc);
-    put_crc(out, from);
+    put_header(out, &frame, offset);
     out->size += stored_size;
     return TP_OK;
+}
+
+void tp_frame_move(tp_buf *out, const tp_frame *frame, const uint8_t *stored, uint64_t offset)
+{
+    put_header(out, frame, offset);
+    tp_buf_put(out, stored, frame->stored_size);
 }
 
 bool tp_frame_get(const uint8_t *bytes, uint64_t offset, tp_frame *frame)

@@ -11,7 +11,7 @@
 #include "tensorprobe/reader.h"
 
 #define TP_JOURNAL_MAJOR 1
-#define TP_JOURNAL_MINOR 2
+#define TP_JOURNAL_MINOR 3
 #define TP_SEGMENT_HEADER_SIZE 112u
 #define TP_SEGMENT_HEADER_MAX 4096u /* a longer one is damage */
 
@@ -22,6 +22,7 @@
 #define TP_FRAME_CLOSE 5
 #define TP_FRAME_OVERVIEW 6
 #define TP_FRAME_INDEX 7
+#define TP_FRAME_REMOVED 8 /* the batches of the segment are gone: steps from and to, how many */
 #define TP_FRAME_TRAILER_SIZE 8u /* payload of CONTINUED and CLOSE: where the index lies */
 
 #define TP_FRAME_HEADER_SIZE 40u
@@ -49,6 +50,9 @@ tp_status tp_segment_header_get(const uint8_t *bytes, size_t size, tp_run_info *
  * shows in out->failed. */
 tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
                        const tp_buf *payload, ZSTD_CCtx *packer);
+
+/* Appends a frame as it lies in another place; stored: its payload there. */
+void tp_frame_move(tp_buf *out, const tp_frame *frame, const uint8_t *stored, uint64_t offset);
 
 /* Reads a frame header of TP_FRAME_HEADER_SIZE bytes that lies at this offset; false when it does
  * not check. */

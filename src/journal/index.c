@@ -50,7 +50,7 @@ uint64_t tp_index_find(const tp_index *index, uint64_t offset)
     return low;
 }
 
-uint32_t tp_index_choose(const tp_index *index, uint64_t width)
+static uint32_t choose_widest(const tp_index *index, uint64_t width)
 {
     const uint64_t most = width == 0 ? UINT64_MAX : width;
     uint32_t best = TP_INDEX_NO_LEVEL;
@@ -71,6 +71,36 @@ uint32_t tp_index_choose(const tp_index *index, uint64_t width)
         }
     }
     return best;
+}
+
+static uint32_t choose_narrowest(const tp_index *index)
+{
+    uint32_t best = TP_INDEX_NO_LEVEL;
+    for (uint64_t i = 0; i < tp_index_count(index); i++) {
+        const tp_index_entry *entry = tp_index_at(index, i);
+        if (entry->type == TP_FRAME_OVERVIEW &&
+            (best == TP_INDEX_NO_LEVEL || best == TP_OVERVIEW_WHOLE ||
+             (entry->level < best && entry->level != TP_OVERVIEW_WHOLE))) {
+            best = entry->level;
+        }
+    }
+    return best;
+}
+
+static bool has(const tp_index *index, uint32_t type)
+{
+    bool found = false;
+    for (uint64_t i = 0; i < tp_index_count(index) && !found; i++) {
+        found = tp_index_at(index, i)->type == type;
+    }
+    return found;
+}
+
+uint32_t tp_index_choose(const tp_index *index, uint64_t width, bool is_good)
+{
+    const uint32_t level = is_good ? choose_widest(index, width) : TP_INDEX_NO_LEVEL;
+    return level == TP_INDEX_NO_LEVEL && has(index, TP_FRAME_REMOVED) ? choose_narrowest(index)
+                                                                      : level;
 }
 
 void tp_index_put(tp_buf *out, const tp_index *index)

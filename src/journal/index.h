@@ -2,6 +2,7 @@
 #ifndef TP_JOURNAL_INDEX_H
 #define TP_JOURNAL_INDEX_H
 
+#include <stdbool.h>
 #include <zstd.h>
 
 #include "base/buf.h"
@@ -32,9 +33,10 @@ void tp_index_add(tp_index *index, uint32_t type, uint64_t step, uint64_t offset
 uint64_t tp_index_find(const tp_index *index, uint64_t offset);
 
 /* The level of overviews that has the widest spans of no more than so many steps; width 0: of any
- * number. */
+ * number. TP_INDEX_NO_LEVEL: none has, or they are not wanted (is_good), and the records tell. Of a
+ * segment that has lost its batches the narrowest there are. */
 #define TP_INDEX_NO_LEVEL UINT32_MAX
-uint32_t tp_index_choose(const tp_index *index, uint64_t width);
+uint32_t tp_index_choose(const tp_index *index, uint64_t width, bool is_good);
 
 /* Appends the payload of a frame. */
 void tp_index_put(tp_buf *out, const tp_index *index);

@@ -15,6 +15,7 @@
 #include "journal/index.h"
 #include "journal/overview.h"
 #include "journal/records.h"
+#include "journal/retention.h"
 
 #define SEGMENT_OVER 2   /* a status of look: before it goes on to the next segment */
 #define SCAN_SIZE 65536u /* bytes looked through at a time for the next frame behind damage */
@@ -37,11 +38,11 @@ struct tp_reader {
     bool has_looked; /* for the segment's index */
     tp_index index;  /* empty: there is none */
     bool gives_overview;
-    bool has_given;          /* the overview that was made is to be cleared */
-    uint64_t width;          /* tp_reader_overview */
-    uint32_t level;          /* of the overview that the segment gives, or TP_INDEX_NO_LEVEL */
-    tp_overviews made;       /* of the records of this segment */
-    uint64_t overview_count; /* in records */
+    bool has_given;    /* the overview that was made is to be cleared */
+    uint64_t width;    /* tp_reader_overview */
+    uint32_t level;    /* of the overview that the segment gives, or TP_INDEX_NO_LEVEL */
+    tp_overviews made; /* of the records of this segment */
+    uint64_t overview_count, removed_last; /* of what is handed out */
     tp_definitions definitions;
     ZSTD_DCtx *unpacker;
     tp_buf stored; /* bytes as they lie in the file */
@@ -84,11 +85,9 @@ static void limit_segment(tp_reader *reader)
     const uint64_t end = reader->gives_all || !reader->knows_run
                              ? TP_ATTEMPTS_NO_STEP
                              : tp_attempts_end(&reader->attempts, reader->run.attempt);
+    const uint64_t last = end == TP_ATTEMPTS_NO_STEP ? UINT64_MAX : end - 1;
     reader->is_repeated = end == 0;
-    reader->segment_last = reader->last_step;
-    if (end != TP_ATTEMPTS_NO_STEP && end > 0 && end - 1 < reader->last_step) {
-        reader->segment_last = end - 1;
-    }
+    reader->segment_last = last < reader->last_step ? last : reader->last_step;
 }
 
 static tp_status look_at_header(tp_reader *reader, tp_look *look, tp_error *error)
@@ -245,11 +244,11 @@ static void skip(tp_reader *reader)
     if (!reader->has_looked) {
         reader->has_looked = true;
         tp_index_load(&reader->index, reader->fd, reader->path, reader->unpacker);
-        /* What is stored speaks of all steps, also of those that have been repeated. */
-        const bool is_whole = !is_cut || reader->index.last_step <= reader->segment_last;
-        reader->level = reader->gives_overview && (is_whole || reader->is_repeated)
-                            ? tp_index_choose(&reader->index, reader->width)
-                            : TP_INDEX_NO_LEVEL;
+        if (reader->gives_overview) {
+            /* What is stored speaks of all steps, also of those that have been repeated. */
+            const bool is_whole = !is_cut || reader->index.last_step <= reader->segment_last;
+            reader->level = tp_index_choose(&reader->index, reader->width, is_whole);
+        }
     }
     const tp_index *index = &reader->index;
     const uint64_t count = tp_index_count(index);
@@ -331,6 +330,13 @@ static tp_status take_payload(tp_reader *reader, uint32_t frame_type, tp_batch *
     case TP_FRAME_ALERTS:
         *type = TP_ITEM_ALERTS;
         return tp_records_get_alerts(&reader->payload, batch, &reader->records);
+    case TP_FRAME_REMOVED:
+        status = tp_removed_get(&reader->payload, batch, &reader->removed_last);
+        if (!reader->is_repeated && batch->step <= reader->segment_last &&
+            reader->removed_last >= reader->first_step) {
+            *type = TP_ITEM_REMOVED;
+        }
+        return status;
     default:
         *type = TP_ITEM_OVERVIEW;
         return tp_overviews_get(&reader->payload, &level, &reader->records,
@@ -347,6 +353,7 @@ static bool has_payload(const tp_reader *reader, const tp_frame *frame)
     case TP_FRAME_BATCH:
         return !(reader->gives_overview && reader->level != TP_INDEX_NO_LEVEL);
     case TP_FRAME_ALERTS:
+    case TP_FRAME_REMOVED:
         return !reader->gives_overview;
     default: /* skip comes to no overview but the wanted one */
         return frame->type == TP_FRAME_OVERVIEW && reader->gives_overview &&
@@ -502,7 +509,6 @@ void tp_reader_overview(tp_reader *reader, uint64_t width)
     reader->made.width = width == 0 ? UINT64_MAX : width;
 }
 
-/* The overview of the records of a segment that is over, or of those that are there so far. */
 static void give_made(tp_reader *reader, tp_item *item)
 {
     tp_overviews_finish(&reader->made);
@@ -541,6 +547,7 @@ tp_status tp_reader_next(tp_reader *reader, tp_item *item, tp_error *error)
             item->overview_count = reader->overview_count;
         }
         if (status != TP_OK || item->type != 0) {
+            item->removed_last = item->type == TP_ITEM_REMOVED ? reader->removed_last : 0;
             item->position = reader->at;
             return status;
         }

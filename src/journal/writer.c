@@ -17,6 +17,8 @@ struct tp_journal {
     tp_run_info run;
     const tp_registry *registry;
     uint64_t segment_bytes;
+    tp_retention limits;
+    bool has_warned; /* that they can't be kept */
     uint64_t bytes;  /* since open */
     tp_position end; /* of what has been written */
     uint64_t segment;
@@ -162,6 +164,13 @@ static void end_segment(tp_journal *journal)
     (void)put_end(journal, TP_FRAME_CONTINUED, NULL);
     if (journal->fd >= 0) {
         leave_segment(journal);
+    }
+    tp_error error;
+    if ((journal->limits.bytes > 0 || journal->limits.seconds > 0) &&
+        tp_retention_apply(&journal->limits, journal->folder, journal->segment, &error) != TP_OK &&
+        !journal->has_warned) {
+        journal->has_warned = true;
+        tp_log(TP_LOG_WARNING, "the journal grows beyond what is to be kept: %s", error.message);
     }
 }
 
@@ -318,6 +327,11 @@ tp_status tp_journal_append_alerts(tp_journal *journal, uint64_t step, const tp_
 {
     const tp_batch batch = {.step = step, .count = count, .records = alerts};
     return append(journal, TP_FRAME_ALERTS, step, fill_alerts, &batch, error);
+}
+
+void tp_journal_keep(tp_journal *journal, const tp_retention *limits)
+{
+    journal->limits = *limits;
 }
 
 tp_position tp_journal_position(const tp_journal *journal)

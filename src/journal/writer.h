@@ -2,12 +2,16 @@
 #ifndef TP_JOURNAL_WRITER_H
 #define TP_JOURNAL_WRITER_H
 
+#include "journal/retention.h"
 #include "record/registry.h"
 #include "tensorprobe/reader.h"
 
 typedef struct tp_journal tp_journal;
 
 #define TP_JOURNAL_SEGMENT_BYTES (UINT64_C(32) << 20)
+
+/* What is kept from now on; nothing is removed before the next segment ends. */
+void tp_journal_keep(tp_journal *journal, const tp_retention *limits);
 
 /* Makes directory/journal (and directory) if need be. When it holds a journal already, appending
  * goes on in a new segment. segment_bytes 0: TP_JOURNAL_SEGMENT_BYTES. The registry is borrowed

@@ -108,7 +108,8 @@ tp_status tp_follow_anew(const char *directory, const char *name, uint64_t *step
     }
     if (!tp_follower_has_beginning(directory)) {
         return tp_fail(error, TP_ERR_STATE,
-                       "%s: the journal's first segment is gone: what is there of %s may be more "
+                       "%s: the journal's first segment is gone, or has lost its steps: what is "
+                       "there of %s may be more "
                        "than can be made from the others, and stays",
                        directory, name);
     }

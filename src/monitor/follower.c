@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "journal/cursor.h"
 #include "journal/frame.h"
+#include "journal/retention.h"
 
 #define NEVER UINT64_MAX
 #define RETRY_NS UINT64_C(1000000000)
@@ -114,7 +115,8 @@ bool tp_follower_has_beginning(const char *directory)
     uint64_t first;
     uint64_t last;
     return tp_path_join(folder, directory, "journal") == TP_OK &&
-           tp_segment_find(folder, 0, &first, &last) == TP_OK && first == 0;
+           tp_segment_find(folder, 0, &first, &last) == TP_OK && first == 0 &&
+           !tp_segment_is_thin(folder, 0);
 }
 
 /* Somebody has removed or cut the files: makes the sink begin anew, to be fed from the journal. */

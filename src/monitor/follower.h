@@ -44,7 +44,8 @@ tp_status tp_follower_load_options(const char *directory, const tp_sink *sink,
                                    tp_sink_options *options, uint32_t ops[TP_OP_COUNT], bool *found,
                                    tp_error *error);
 
-/* Whether the journal there still has its first segment: what is made from it is all there was. */
+/* Whether the journal there still has the steps of its first segment: what is made from it is all
+ * there was. */
 bool tp_follower_has_beginning(const char *directory);
 
 /* Brings one sink, which nobody else has open, to the end of the journal, unless *stop becomes 1

@@ -87,6 +87,9 @@ static tp_status open_directory(tp_output *output, tp_error *error)
     }
     if (status == TP_OK) {
         tp_carrier_start(options->config, options->base, &options->run);
+        const tp_retention limits = {options->config->keep_bytes,
+                                     options->config->keep_days * 86400};
+        tp_journal_keep(output->journal, &limits);
     }
     return status;
 }

@@ -8,7 +8,7 @@
 #include "sinks/event.h"
 #include "sinks/series.h"
 
-#define KINDS (TP_MG_DIRECTION + 1)
+#define KINDS (TP_COMM + 1)
 #define MOST_CHARTS 500u /* of a category */
 #define TITLE_MAX 200u
 #define PATTERN_MAX (2 * TITLE_MAX + 100)
@@ -26,6 +26,7 @@ static const char *const titles[KINDS] = {
     [TP_ADAM_UPDATE] = "Adam's updates",
     [TP_ADAM_RATIO] = "Adam's ratios",
     [TP_MG_DIRECTION] = "Agreement of gradient and exp_avg",
+    [TP_COMM] = "Collectives, before (pre) and after (post)",
 };
 
 void tp_layout_put_page(tp_buf *out, const tp_sink_options *options)
@@ -39,7 +40,8 @@ void tp_layout_put_page(tp_buf *out, const tp_sink_options *options)
                   "| kind | of what |\n|---|---|\n",
                   options->rank, options->rank, options->rank);
     for (uint32_t kind = 1; kind < KINDS; kind++) {
-        tp_buf_printf(out, "| `%s` | %s |\n", tp_tag_kind(kind), titles[kind]);
+        tp_buf_printf(out, "| `%s` | %s |\n", kind == TP_COMM ? "pre_0, post_0" : tp_tag_kind(kind),
+                      titles[kind]);
     }
     tp_buf_printf(
         out,
@@ -84,15 +86,22 @@ static void write_pattern(char pattern[PATTERN_MAX], const tp_key *key, const ch
         snprintf(pattern, PATTERN_MAX, ".*/rank%" PRIu32 "/scalar$", options->rank);
         return;
     }
-    used += (size_t)snprintf(pattern, PATTERN_MAX, "%" PRId32 ":", key->vpp_stage);
+    if (key->quantity != TP_COMM) {
+        used = (size_t)snprintf(pattern, PATTERN_MAX, "%" PRId32 ":", key->vpp_stage);
+    }
     for (; *group != '\0'; group++) {
         if (strchr("\\^$.|?*+()[]{}", *group) != NULL) {
             pattern[used++] = '\\';
         }
         pattern[used++] = *group;
     }
-    snprintf(pattern + used, PATTERN_MAX - used, "([./:].*)?/rank%" PRIu32 "/%s_%s$", options->rank,
-             tp_tag_kind(key->quantity), op);
+    if (key->quantity == TP_COMM) {
+        snprintf(pattern + used, PATTERN_MAX - used,
+                 "([./:].*)?/rank%" PRIu32 "/p[a-z]+_[0-9]+_%s$", options->rank, op);
+    } else {
+        snprintf(pattern + used, PATTERN_MAX - used, "([./:].*)?/rank%" PRIu32 "/%s_%s$",
+                 options->rank, tp_tag_kind(key->quantity), op);
+    }
 }
 
 static tp_status add_chart(tp_buf *category, char *title, char *pattern)

@@ -5,7 +5,7 @@
 
 #include "sinks/series.h"
 
-#define TP_OTHERS_KINDS (TP_MG_DIRECTION + 1)
+#define TP_OTHERS_KINDS (TP_COMM + 1)
 
 typedef struct tp_others {
     struct {
