@@ -10,7 +10,7 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
 JOBS ?= $(shell nproc)
 C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h')
-PACKAGE_SOURCES = $(shell find src include python cmake -type f) CMakeLists.txt pyproject.toml
+PACKAGE_SOURCES = $(shell find src include python cmake web -type f) CMakeLists.txt pyproject.toml
 CTEST = ctest --output-on-failure --no-tests=error --timeout 300 --test-dir
 
 # $(call build,NAME,OPTIONS): configure and build in build/NAME.

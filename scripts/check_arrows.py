@@ -25,6 +25,7 @@ FOREIGN = {
     "png.h": "sinks",
     "sqlite3.h": "sinks",
     "zstd.h": "journal",
+    "microhttpd.h": "view",
     "protobuf-c/protobuf-c.h": "sinks",
     "event.pb-c.h": "sinks",  # made from sinks/event.proto
     "Python.h": "python/ext",
@@ -39,8 +40,9 @@ FOREIGN = {
 SYSTEM = set(
     "assert complex ctype errno fenv float inttypes limits locale math setjmp signal stdalign "
     "stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath time "
-    "dirent dlfcn fcntl fnmatch getopt poll pthread sched unistd sys/file sys/ioctl sys/mman "
-    "sys/random sys/resource sys/stat sys/statvfs sys/syscall sys/time sys/types sys/uio "
+    "arpa/inet dirent dlfcn fcntl fnmatch getopt netinet/in poll pthread sched termios unistd "
+    "sys/file sys/ioctl sys/mman sys/random sys/resource sys/socket sys/stat sys/statvfs "
+    "sys/syscall sys/time sys/types sys/uio "
     "sys/utsname sys/vfs sys/wait "
     "spawn linux/futex".split()
 )

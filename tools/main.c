@@ -15,6 +15,7 @@ static const struct command {
     {"show", tp_tool_show, "print what the journal of a run holds"},
     {"recover", tp_tool_recover,
      "bring csv, TensorBoard, SQLite and alert files up to the journal's end"},
+    {"view", tp_tool_view, "show runs in a browser, also while they go on"},
     {"diff", tp_tool_diff, "find the step and tensor at which two runs part"},
     {"diff-ranks", tp_tool_diff_ranks,
      "find where ranks disagree on collectives, and who is missing"},

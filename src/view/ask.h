@@ -1,0 +1,69 @@
+/* Questions of a page about runs, and their answers: the same for the server and for a report. */
+#ifndef TP_VIEW_ASK_H
+#define TP_VIEW_ASK_H
+
+#include "view/library.h"
+
+#define TP_ASK_PARAMS 24
+
+typedef struct tp_ask_param {
+    const char *name;
+    const char *value;
+} tp_ask_param;
+
+typedef struct tp_ask {
+    const char *path; /* "map" …, without "/api/" */
+    tp_ask_param params[TP_ASK_PARAMS];
+    uint32_t count;
+} tp_ask;
+
+typedef struct tp_answer {
+    unsigned code;    /* of HTTP */
+    const char *type; /* of the body */
+    tp_buf body;
+} tp_answer;
+
+/* Answers; the body is freed by the caller. A question that makes no sense, or what isn't there, is
+ * answered by 400 or 404 and a sentence. Any thread. */
+void tp_answer_ask(tp_library *library, const tp_ask *ask, tp_answer *answer);
+
+/* For those who answer. */
+
+/* A parameter; fallback when it isn't given. */
+const char *tp_ask_text(const tp_ask *ask, const char *name, const char *fallback);
+uint64_t tp_ask_number(const tp_ask *ask, const char *name, uint64_t fallback);
+
+/* Steps from … to, within what the run has; a negative `from` counts from the end. */
+void tp_ask_steps(const tp_ask *ask, const tp_view_run *run, uint64_t *from, uint64_t *to);
+
+/* The number of a quantity's name; 0: none. */
+uint32_t tp_ask_quantity(const tp_ask *ask);
+
+void tp_answer_wrong(tp_answer *answer, unsigned code, const char *sentence);
+
+/* JSON. NaN and infinities are texts: "NaN", "+Inf", "-Inf". */
+void tp_json_number(tp_buf *out, double value);
+void tp_json_cell(tp_buf *out, tp_cell cell); /* null where nothing was recorded */
+
+/* The parts of the API. The run's lock is held for reading. */
+void tp_answer_runs(tp_library *library, tp_answer *answer);
+void tp_answer_run(const tp_view_run *run, tp_answer *answer);
+void tp_answer_timeline(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_series(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_search(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_map(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_cell(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_incidents(const tp_view_run *run, tp_answer *answer);
+void tp_answer_incident(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_compare(tp_library *library, const tp_ask *ask, tp_answer *answer);
+
+/* The records of one step of a rank, from the journal, as they are. *reader is closed by the
+ * caller after the last use of the batch. TP_ERR_NOTFOUND and what reading says. */
+tp_status tp_view_read_step(const tp_view_rank *rank, const tp_view_column *column,
+                            tp_reader **reader, tp_item *item);
+
+/* Whether a name is meant: a glob, or the end of it behind a dot. */
+bool tp_view_is_meant(const char *pattern, const tp_view_key *key);
+
+#endif

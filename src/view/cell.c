@@ -1,0 +1,275 @@
+/* One cell in full, and the worst of the latest step. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "view/lines.h"
+
+#define WARM_UP 96 /* columns before, of which the normal range is made */
+
+/* Where a value is. */
+typedef struct spot {
+    const tp_view_rank *rank;
+    uint64_t column;
+    uint32_t key;
+    uint32_t row;
+    tp_cell cell;
+} spot;
+
+/* The worst cell of these series in these steps. */
+static bool find_spot(const tp_view_run *run, const tp_lines *lines, uint32_t stat, int64_t rank,
+                      uint64_t from, uint64_t to, spot *out)
+{
+    tp_grid_view view = {0};
+    out->rank = NULL;
+    for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
+        const tp_view_rank *one = tp_view_rank_at(run, r);
+        uint64_t loaded = UINT64_MAX;
+        for (uint64_t i = 0; i < tp_view_column_count(one); i++) {
+            const tp_view_column *column = tp_view_column_at(one, i);
+            if ((rank >= 0 && one->rank != rank) || column->is_over || column->step < from ||
+                column->step > to) {
+                continue;
+            }
+            if (i / TP_GRID_WIDTH != loaded) {
+                loaded = i / TP_GRID_WIDTH;
+                if (tp_grid_read(one->grid, loaded, stat, 0, tp_grid_rows(one->grid), false, &view,
+                                 NULL) != TP_OK) {
+                    view.count = 0;
+                }
+            }
+            for (uint32_t row = 0; row < view.count; row++) {
+                const uint32_t key = ((const uint32_t *)(const void *)one->rows.data)[row];
+                const size_t at = (size_t)row * TP_GRID_WIDTH + i % TP_GRID_WIDTH;
+                const tp_cell cell = {view.values[at], view.codes[at]};
+                if (tp_lines_of(lines, key) != UINT32_MAX && !tp_cell_is_none(cell) &&
+                    (out->rank == NULL || tp_cell_is_worse(cell, out->cell))) {
+                    *out = (spot){one, i, key, row, cell};
+                }
+            }
+        }
+    }
+    tp_grid_view_free(&view);
+    return out->rank != NULL;
+}
+
+/* What was normal for the series before this column. */
+static void put_normal(tp_buf *out, const spot *at, uint32_t stat)
+{
+    tp_baseline baseline = {0};
+    tp_grid_view view = {0};
+    const uint64_t begin = at->column > WARM_UP ? at->column - WARM_UP : 0;
+    for (uint64_t i = begin - begin % TP_GRID_WIDTH; i < at->column; i++) {
+        if ((i % TP_GRID_WIDTH == 0 || i == begin) &&
+            tp_grid_read(at->rank->grid, i / TP_GRID_WIDTH, stat, at->row, 1, false, &view, NULL) !=
+                TP_OK) {
+            view.count = 0;
+        }
+        const float value = view.count > 0 ? view.values[i % TP_GRID_WIDTH] : (float)NAN;
+        if (isfinite(value)) {
+            const float scaled = tp_view_scale(value, stat);
+            const float distance = tp_baseline_distance(&baseline, scaled, 1e-30F, 0.05F);
+            tp_baseline_take(&baseline, scaled, distance);
+        }
+    }
+    tp_grid_view_free(&view);
+    if (baseline.count < TP_BASELINE_NEEDS) {
+        return;
+    }
+    const double median = (double)tp_baseline_median(&baseline);
+    const double mad = (double)tp_baseline_mad(&baseline);
+    const bool is_log = stat == TP_GRID_NORM || stat == TP_GRID_MAX_ABS || stat == TP_GRID_STD;
+    tp_buf_printf(out, ",\"normal\":[%.8g,%.8g]",
+                  is_log ? exp2(median - 3 * mad) : median - 3 * mad,
+                  is_log ? exp2(median + 3 * mad) : median + 3 * mad);
+}
+
+static void put_stats(tp_buf *out, const tp_stats *stats)
+{
+    const struct {
+        const char *name;
+        double value;
+    } rows[] = {{"norm", tp_stats_norm(stats)},
+                {"mean", tp_stats_mean(stats)},
+                {"std", tp_stats_std(stats)},
+                {"min", stats->min},
+                {"max", stats->max},
+                {"finite_min", stats->finite_min},
+                {"finite_max", stats->finite_max},
+                {"max_abs", stats->abs_max}};
+    tp_buf_printf(out,
+                  ",\"count\":%" PRIu64 ",\"nan\":%" PRIu64 ",\"pos_inf\":%" PRIu64
+                  ",\"neg_inf\":%" PRIu64 ",\"zeros\":%" PRIu64 ",\"subnormal\":%" PRIu64,
+                  stats->count, stats->nan, stats->pos_inf, stats->neg_inf, stats->zeros,
+                  stats->subnormal);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        tp_buf_printf(out, ",\"%s\":", rows[i].name);
+        tp_json_number(out, rows[i].value);
+    }
+    if (stats->abs_max_index != TP_NO_INDEX) {
+        tp_buf_printf(out, ",\"index\":%" PRIu64, stats->abs_max_index);
+    }
+}
+
+/* The series of this row among the records of its step: the one that the cell is of. */
+static void put_records(tp_buf *out, const spot *at, const tp_view_key *key, uint32_t stat)
+{
+    tp_reader *reader = NULL;
+    tp_item item;
+    const tp_record *best = NULL;
+    uint32_t many = 0;
+    if (tp_view_read_step(at->rank, tp_view_column_at(at->rank, at->column), &reader, &item) !=
+        TP_OK) {
+        tp_reader_close(&reader);
+        return;
+    }
+    for (uint64_t i = 0; item.batch.records != NULL && i < item.batch.count; i++) {
+        const tp_record *record = &item.batch.records[i];
+        const tp_key *named = tp_reader_key(reader, record->key);
+        char row[1056];
+        if (named == NULL || record->state != TP_SLOT_DONE || record->kind != TP_RECORD_STATS ||
+            named->quantity != key->quantity || strcmp(named->name, key->name) != 0) {
+            continue;
+        }
+        tp_row_name(named, record->call, row, sizeof row);
+        if (strncmp(row, key->row, strlen(row)) != 0) {
+            continue;
+        }
+        const float value = tp_grid_value(&record->u.stats, stat);
+        many++;
+        if (best == NULL || memcmp(&value, &at->cell.value, sizeof value) == 0 ||
+            (isnan(value) && isnan(at->cell.value))) {
+            best = record;
+        }
+    }
+    if (best != NULL) {
+        uint32_t ndim = 0;
+        const int64_t *shape = tp_reader_shape(reader, best->shape, &ndim);
+        const char *dtype = tp_dtype_name(best->dtype);
+        tp_buf_printf(out, ",\"dtype\":\"%s\",\"micro_step\":%" PRIu32 ",\"records\":%" PRIu32,
+                      dtype != NULL ? dtype : "?", best->micro_step, many);
+        tp_buf_printf(out, ",\"shape\":[");
+        for (uint32_t k = 0; shape != NULL && k < ndim; k++) {
+            tp_buf_printf(out, "%s%" PRId64, k > 0 ? "," : "", shape[k]);
+        }
+        tp_buf_printf(out, "]");
+        put_stats(out, &best->u.stats);
+    }
+    tp_reader_close(&reader);
+}
+
+void tp_answer_cell(const tp_view_run *run, const tp_ask *ask, tp_answer *answer)
+{
+    const uint32_t stat = tp_grid_stat_from_name(tp_ask_text(ask, "s", "norm"));
+    const uint64_t rank = tp_ask_number(ask, "rank", UINT64_MAX);
+    const char *layer = tp_ask_text(ask, "layer", "");
+    tp_lines lines = {0};
+    uint64_t from;
+    uint64_t to;
+    spot at;
+    tp_ask_steps(ask, run, &from, &to);
+    if (stat == TP_GRID_STATS || tp_lines_make(&lines, run, ask) != TP_OK) {
+        tp_lines_free(&lines);
+        tp_answer_wrong(answer, 400, "no such statistic");
+        return;
+    }
+    for (uint32_t key = 0; layer[0] != '\0' && key < tp_view_key_count(run); key++) {
+        if (strcmp(tp_view_key_at(run, key)->layer, layer) != 0) {
+            ((uint32_t *)(void *)lines.of_keys.data)[key] = UINT32_MAX;
+        }
+    }
+    if (!find_spot(run, &lines, stat, rank == UINT64_MAX ? -1 : (int64_t)rank, from, to, &at)) {
+        tp_answer_wrong(answer, 404, "nothing was recorded there");
+        tp_lines_free(&lines);
+        return;
+    }
+    const tp_view_key *key = tp_view_key_at(run, at.key);
+    const tp_view_column *column = tp_view_column_at(at.rank, at.column);
+    tp_buf *out = &answer->body;
+    tp_buf_printf(out, "{\"row\":");
+    tp_text_put_json(out, key->row);
+    tp_buf_printf(out, ",\"name\":");
+    tp_text_put_json(out, key->name);
+    tp_buf_printf(out, ",\"q\":\"%s\",\"step\":%" PRIu64 ",\"rank\":%" PRIu32 ",\"wall\":%" PRId64,
+                  tp_quantity_name(key->quantity), column->step, at.rank->rank,
+                  column->wall_ns / 1000000);
+    tp_buf_printf(out, ",\"value\":");
+    tp_json_cell(out, at.cell);
+    const float far = tp_distance_of_code(at.cell.code);
+    if (!isnan(far)) {
+        tp_buf_printf(out, ",\"distance\":%.4g", (double)far);
+    }
+    put_normal(out, &at, stat);
+    put_records(out, &at, key, stat);
+    tp_buf_printf(out, "}");
+    tp_lines_free(&lines);
+}
+
+static int by_badness(const void *a, const void *b)
+{
+    const spot *p = a;
+    const spot *q = b;
+    return tp_cell_is_worse(p->cell, q->cell) ? -1 : tp_cell_is_worse(q->cell, p->cell) ? 1 : 0;
+}
+
+/* The series that are farthest from normal in the last step of each rank (or in `step`). */
+void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answer)
+{
+    const uint32_t stat = tp_grid_stat_from_name(tp_ask_text(ask, "s", "norm"));
+    const uint64_t limit = tp_ask_number(ask, "n", 50);
+    tp_buf spots = TP_BUF_INIT;
+    tp_grid_view view = {0};
+    uint64_t first;
+    uint64_t last;
+    if (stat == TP_GRID_STATS || !tp_view_run_steps(run, &first, &last)) {
+        tp_answer_wrong(answer, 404, "no step yet");
+        return;
+    }
+    const uint64_t step = tp_ask_number(ask, "step", last);
+    for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
+        const tp_view_rank *rank = tp_view_rank_at(run, r);
+        const tp_view_column *column = tp_view_column_find(rank, step);
+        if (column == NULL) {
+            continue;
+        }
+        const uint64_t i = (uint64_t)(column - tp_view_column_at(rank, 0));
+        if (tp_grid_read(rank->grid, i / TP_GRID_WIDTH, stat, 0, tp_grid_rows(rank->grid), false,
+                         &view, NULL) != TP_OK) {
+            continue;
+        }
+        for (uint32_t row = 0; row < view.count; row++) {
+            const size_t at = (size_t)row * TP_GRID_WIDTH + i % TP_GRID_WIDTH;
+            const spot one = {rank,
+                              i,
+                              ((const uint32_t *)(const void *)rank->rows.data)[row],
+                              row,
+                              {view.values[at], view.codes[at]}};
+            if (!tp_cell_is_none(one.cell)) {
+                tp_buf_put(&spots, &one, sizeof one);
+            }
+        }
+    }
+    const size_t count = spots.failed ? 0 : spots.size / sizeof(spot);
+    if (count > 0) {
+        qsort(spots.data, count, sizeof(spot), by_badness);
+    }
+    tp_buf_printf(&answer->body, "{\"step\":%" PRIu64 ",\"total\":%zu,\"rows\":[", step, count);
+    for (size_t i = 0; i < count && i < limit; i++) {
+        const spot *one = (const spot *)(const void *)spots.data + i;
+        const tp_view_key *key = tp_view_key_at(run, one->key);
+        const float far = tp_distance_of_code(one->cell.code);
+        tp_buf_printf(&answer->body, "%s{\"row\":", i > 0 ? "," : "");
+        tp_text_put_json(&answer->body, key->row);
+        tp_buf_printf(&answer->body, ",\"q\":\"%s\",\"rank\":%" PRIu32 ",\"value\":",
+                      tp_quantity_name(key->quantity), one->rank->rank);
+        tp_json_cell(&answer->body, one->cell);
+        tp_buf_printf(&answer->body, ",\"distance\":%.4g", isnan(far) ? 0.0 : (double)far);
+        put_normal(&answer->body, one, stat);
+        tp_buf_printf(&answer->body, "}");
+    }
+    tp_buf_printf(&answer->body, "]}");
+    tp_buf_free(&spots);
+    tp_grid_view_free(&view);
+}

@@ -1,0 +1,389 @@
+"""What ``tensorprobe view`` serves is what was recorded, to those it is meant for."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import math
+import random
+import socket
+import statistics
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tensorprobe import _core
+from view_server import COMMAND, Server
+
+SEED = 0
+NAN, POSITIVE, NEGATIVE, GAP, NONE = 250, 251, 252, 253, 254
+RANKS, STEPS, SERIES = 3, 150, 7
+API = '{"format": "api", "alert": {"rules": [{"rule_name": "AnomalyNan"}]}}'
+
+
+def record(
+    folder: Path, rank: int, values: dict[str, list[float | None]], run: str = "run"
+) -> None:
+    """Make a journal: a series of tensors with one element each; None: not recorded."""
+    monitor = _core.Monitor(config_json=API, output_dir=str(folder), rank=rank, run_id=run)
+    keys = {name: monitor.key(name, _core.ACTIVATION, _core.ROLE_OUTPUT) for name in values}
+    tensor = torch.zeros(1, dtype=torch.float64)
+    for step in range(len(next(iter(values.values())))):
+        for name, key in keys.items():
+            value = values[name][step]
+            if value is not None:
+                tensor[0] = value
+                monitor.observe(key, tensor)
+        monitor.step()
+    monitor.close()
+
+
+# ---- nothing extreme is ever hidden ----
+
+LONG = 100_000
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("long")
+    draw = random.Random(SEED)
+    values: list[float | None] = [1 + 0.01 * draw.gauss(0, 1) for _ in range(LONG)]
+    spike, nan = draw.sample(range(1000, LONG - 1000), 2)
+    values[spike] = 10.0
+    values[nan] = math.nan
+    record(folder, 0, {"layer": values})
+    with Server(folder) as server:
+        server.wait()
+        yield {"server": server, "spike": spike, "nan": nan, "values": values}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [7, 64, 365, 1200])
+def test_a_spike_and_a_nan_show_at_every_zoom(long_run: dict[str, Any], width: int) -> None:
+    server = long_run["server"]
+    for what in ("spike", "nan"):
+        at = long_run[what]
+        for span in (LONG, 33_333, 5000, 700, 90, 8):
+            first = max(0, at - span // 3)
+            last = min(LONG, first + span) - 1
+            head, cells = server.map(w=width, s="max_abs", **{"from": first, "to": last})
+            column = (at - head["from"]) // head["per"]
+            assert (head["from"], head["to"]) == (first, last)
+            assert head["w"] <= width
+            assert cells[column] == NAN if what == "nan" else 249 >= cells[column] >= 240
+            line = server.ask(
+                "series", row="layer.output", s="max_abs", w=width, **{"from": first, "to": last}
+            )
+            found = line["ranks"][0]["v"]
+            column = (at - line["from"]) // line["per"]
+            if what == "nan":
+                assert [column, 1, 0] in found["odd"]
+            else:
+                assert found["max"][column] == 10
+
+
+@pytest.mark.slow
+def test_buckets_hold_the_extremes(long_run: dict[str, Any]) -> None:
+    values = np.array(long_run["values"], dtype=np.float32)
+    line = long_run["server"].ask("series", row="layer.output", s="max_abs", w=977)
+    found = line["ranks"][0]["v"]
+    for i in range(line["w"]):
+        part = values[i * line["per"] : (i + 1) * line["per"]]
+        part = part[np.isfinite(part)]
+        assert np.float32(found["min"][i]) == part.min()
+        assert np.float32(found["max"][i]) == part.max()
+        assert np.float32(found["last"][i]) == part[-1]
+
+
+# ---- maps and series are what was recorded ----
+
+
+def draw_values(draw: random.Random) -> dict[str, list[float | None]]:
+    values: dict[str, list[float | None]] = {}
+    for i in range(SERIES):
+        scale = 10 ** draw.uniform(-6, 6)
+        row: list[float | None] = [scale * math.exp(draw.gauss(0, 0.2)) for _ in range(STEPS)]
+        for _ in range(3):
+            row[draw.randrange(STEPS)] = draw.choice([math.nan, math.inf, -math.inf, None, 0.0])
+            row[draw.randrange(40, STEPS)] = scale * draw.choice([1e-3, 1e3])
+        values[f"layers.{i // 3}.part{i % 3}"] = row
+    return values
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, list[Any]]]:
+    folder = tmp_path_factory.mktemp("small")
+    draw = random.Random(SEED)
+    ranks = [draw_values(draw) for _ in range(RANKS)]
+    for rank, values in enumerate(ranks):
+        record(folder, rank, values)
+    with Server(folder) as server:
+        server.wait()
+        yield server, ranks
+
+
+def same(served: Any, value: float | None) -> bool:
+    if value is None or served is None:
+        return value is None and served is None
+    return bool(np.float32(served) == np.float32(value))
+
+
+def test_series_are_what_was_recorded(small: tuple[Server, list[Any]]) -> None:
+    server, ranks = small
+    for name in ranks[0]:
+        line = server.ask("series", row=f"{name}.output", s="max_abs", w=STEPS)
+        for one in line["ranks"]:
+            values = ranks[one["rank"]][name]
+            finite = [None if v is None or not math.isfinite(v) else v for v in values]
+            assert all(same(a, b) for a, b in zip(one["v"]["last"], finite, strict=True))
+            odd = [
+                [i, int(math.isnan(v)), int(math.isinf(v))]
+                for i, v in enumerate(values)
+                if v is not None and not math.isfinite(v)
+            ]
+            assert one["v"]["odd"] == odd
+
+
+def distances(values: list[float | None]) -> list[float]:
+    """How far from normal each value is, by the words of docs/view.md alone."""
+    earlier: list[float] = []
+    refused = 0
+    found = []
+    for value in values:
+        if value is None or not math.isfinite(value):
+            found.append(0.0)
+            continue
+        here = math.log2(value) if value > 0 else -149.0
+        distance = math.nan
+        if len(earlier) >= 16:
+            median = statistics.median_low(earlier)
+            mad = statistics.median_low(abs(x - median) for x in earlier)
+            distance = (here - median) / max(mad, 0.05)
+        found.append(0.0 if math.isnan(distance) else distance)
+        if abs(distance) > 6:
+            refused += 1
+            if refused < 48:
+                continue
+            earlier = []
+        refused = 0
+        earlier = [*earlier, here][-32:]
+    return found
+
+
+def test_the_map_shows_the_worst(small: tuple[Server, list[Any]]) -> None:
+    server, ranks = small
+    head, cells = server.map(s="max_abs", w=50)
+    assert [row[0] for row in head["rows"]] == [f"{name}.output" for name in ranks[0]]
+    assert head["per"] == 3
+    for r, name in enumerate(ranks[0]):
+        far = [distances(values[name]) for values in ranks]
+        for c in range(head["w"]):
+            part = [(k, s) for k in range(RANKS) for s in range(3 * c, 3 * c + 3)]
+            seen = [v for k, s in part if (v := ranks[k][name][s]) is not None]
+            byte = cells[r * head["w"] + c]
+            if any(math.isnan(v) for v in seen):
+                assert byte == NAN
+            elif any(math.isinf(v) for v in seen):
+                signs = {v for v in seen if math.isinf(v)}
+                assert byte in {POSITIVE if v > 0 else NEGATIVE for v in signs} | {POSITIVE}
+            elif not seen:
+                assert byte == NONE
+            else:
+                worst = max((far[k][s] for k, s in part), key=abs)
+                if abs(worst) < 0.9 * head["neutral"]:
+                    assert byte == 125
+                elif abs(worst) > 1.1 * head["neutral"]:
+                    assert (byte > 125) == (worst > 0)
+                    share = (min(12, abs(worst)) - head["neutral"]) / (12 - head["neutral"])
+                    colour = 124 * (head["faintest"] + (1 - head["faintest"]) * share)
+                    assert abs(abs(byte - 125) - colour) < 8
+
+
+def test_cuts(small: tuple[Server, list[Any]]) -> None:
+    server, ranks = small
+    name = "layers.1.part1"
+    head, cells = server.map(cut="rank-step", s="max_abs", rows=f"{name}.output", w=STEPS)
+    assert (head["w"], head["h"]) == (STEPS, RANKS)
+    for rank in range(RANKS):
+        for step in range(STEPS):
+            value = ranks[rank][name][step]
+            byte = cells[rank * STEPS + step]
+            assert (byte == NAN) == (value is not None and math.isnan(value))
+            assert (byte == NONE) == (value is None)
+    step = 77
+    head, cells = server.map(cut="module-rank", s="max_abs", step=step)
+    assert (head["w"], head["h"], head["from"]) == (RANKS, SERIES, step)
+    for r, row in enumerate(ranks[0]):
+        for rank in range(RANKS):
+            value = ranks[rank][row][step]
+            assert (cells[r * RANKS + rank] == NONE) == (value is None)
+    head, _ = server.map(h=3)
+    assert [row[0] for row in head["rows"]] == ["layers.0", "layers.1", "layers.2"]
+    head, _ = server.map(h=3, unfold="layers.1")
+    assert [row[2] for row in head["rows"]] == [3, 0, 0, 0, 1]
+
+
+def test_a_cell_in_full(small: tuple[Server, list[Any]]) -> None:
+    server, ranks = small
+    for name, step, rank in [("layers.0.part2", 91, 1), ("layers.2.part0", 140, 2)]:
+        value = ranks[rank][name][step]
+        cell = server.ask(
+            "cell", rows=f"{name}.output", rank=rank, s="max_abs", **{"from": step, "to": step}
+        )
+        assert (cell["row"], cell["step"], cell["rank"]) == (f"{name}.output", step, rank)
+        assert cell["max_abs"] == abs(value)  # all 53 bits
+        assert cell["shape"] == [1]
+        assert cell["dtype"] == "torch.float64"
+
+
+def test_search(small: tuple[Server, list[Any]]) -> None:
+    server, _ = small
+    rows = [one["row"] for one in server.ask("search", t="1 part2")["results"]]
+    assert rows == ["layers.1.part2.output"]
+    assert server.ask("search", t="nothing like it")["results"] == []
+    assert server.ask("search", t="")["total"] == SERIES
+
+
+# ---- to whom ----
+
+
+def status(server: Server, path: str, method: str = "GET", **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status
+
+
+def test_who_is_refused(small: tuple[Server, list[Any]]) -> None:
+    server, _ = small
+    here = f"127.0.0.1:{server.port}"
+    assert status(server, "/api/run") == 200
+    for host in ("localhost", "localhost:1", "127.0.0.1", "[::1]:80"):
+        assert status(server, "/api/run", Host=host) == 200
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a:b"):
+        assert status(server, "/api/run", Host=host) == 403
+    assert status(server, "/api/run", Sec_Fetch_Site="cross-site") == 403
+    assert status(server, "/app.js", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors") == 403
+    assert status(server, "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate") == 200
+    assert status(server, "/api/run", Origin="https://evil.example") == 403
+    assert status(server, "/api/run", Origin=f"http://{here}") == 200
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert status(server, "/api/run", method) == 405
+    for path in (
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/api/../../etc/passwd",
+        "/style.css/../../x",
+        "/api/nothing",
+        "/api/",
+    ):
+        assert status(server, path) == 404
+    for path in ("/api/map?s=x", "/api/map?q=x", "/api/cell?s=%00"):
+        assert status(server, path) == 400
+    assert status(server, "/api/run?r=none") == 404
+    for path in ("/api/map?w=-1&h=x&from=99999999999999999999&to=-3", "/api/series?row=%ff"):
+        assert status(server, path) in (200, 404)
+
+
+def test_what_the_pages_may_do(small: tuple[Server, list[Any]]) -> None:
+    server, _ = small
+    with urllib.request.urlopen(server.url) as answer:
+        policy = answer.headers["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+
+
+def test_token(tmp_path: Path) -> None:
+    record(tmp_path, 0, {"a": [1.0]})
+    with Server("--token", tmp_path) as server:
+        secret = server.url.partition("token=")[2]
+        assert len(secret) == 32
+        assert status(server, "/") == 403
+        assert status(server, "/api/run") == 403
+        assert status(server, f"/api/run?token={secret}") == 403
+        assert status(server, "/?token=" + "0" * 32) == 403
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.request("GET", f"/?token={secret}")
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Location"]) == (303, "/")
+        cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert status(server, "/api/run", Cookie=cookie.partition(";")[0]) == 200
+
+
+@pytest.mark.slow
+def test_many_and_slow_clients(small: tuple[Server, list[Any]]) -> None:
+    """Connections without a request hold no more than their places, and those for a while."""
+    server, _ = small
+    idle = []
+    for _ in range(1000):
+        one = socket.socket()
+        one.setblocking(False)
+        one.connect_ex(("127.0.0.1", server.port))
+        idle.append(one)
+    for one in idle[:64]:
+        with contextlib.suppress(OSError):
+            one.send(b"GET /api/run HTTP/1.1\r\nHo")
+    memory = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
+    assert memory < 200e6
+    # Dripping doesn't help: whoever has sent no whole request by then has to go.
+    for one in idle:
+        one.close()
+    assert status(server, "/api/run") == 200
+    drip = socket.create_connection(("127.0.0.1", server.port))
+    drip.settimeout(1)
+    gone = False
+    for _ in range(40):
+        try:
+            drip.send(b"G")
+            gone = drip.recv(1) == b""
+        except TimeoutError:
+            continue
+        except OSError:
+            gone = True
+        if gone:
+            break
+    assert gone
+    drip.close()
+
+
+def test_mistakes_are_answered(tmp_path: Path) -> None:
+    def said(*arguments: str | Path) -> tuple[int, str]:
+        result = subprocess.run(
+            [COMMAND, "view", *arguments], capture_output=True, text=True, check=False
+        )
+        return result.returncode, result.stderr
+
+    assert said() == (2, "try `tensorprobe view --help`\n")
+    assert said("--port", "x", tmp_path)[0] == 2
+    code, text = said(tmp_path)
+    assert code == 1
+    assert "holds no journal" in text
+    record(tmp_path, 0, {"a": [1.0]})
+    code, text = said("--address", "somewhere", tmp_path)
+    assert code == 1
+    assert "write 127.0.0.1" in text
+    with Server(tmp_path) as server:
+        code, text = said("--port", str(server.port), tmp_path)
+        assert code == 1
+        assert "is it taken" in text
+
+
+def test_unknown_runs(small: tuple[Server, list[Any]]) -> None:
+    server, _ = small
+    with pytest.raises(urllib.error.HTTPError):
+        server.ask("run", r="nowhere")

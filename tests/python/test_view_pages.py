@@ -1,0 +1,260 @@
+"""The pages of ``tensorprobe view`` in a real browser, on a recording of a run that broke."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tensorprobe import _core
+from view_server import Server
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples/demo"))
+from model import standard_library_text  # noqa: E402
+from train_gpt import Options, Result, Screen, train  # noqa: E402
+
+READY = "html[data-state=ready]"
+PAGES = ["run", "map", "series", "incidents", "compare"]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A small GPT with a NaN written into one of its weights."""
+    folder = tmp_path_factory.mktemp("broken")
+    text, _ = standard_library_text()
+    options = Options("nan", 3, 60, 2, 32, 2, 16, 4, str(folder))
+    return train(options, text, Screen(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def other(broken: Result) -> Result:
+    """The same run with another fault, beside it."""
+    text, _ = standard_library_text()
+    options = Options("spike", 3, 60, 2, 32, 2, 16, 4, str(broken.directory.parent))
+    return train(options, text, Screen(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def server(broken: Result, other: Result) -> Iterator[Server]:
+    with Server(broken.directory.parent) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        yield browser
+        browser.close()
+
+
+def until(page: Page, expression: str) -> None:
+    """Wait until this holds; a page with a strict policy lets nobody wait for it from inside."""
+    end = time.monotonic() + 60
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, expression
+        page.wait_for_timeout(30)
+
+
+class Tab:
+    """A page that remembers what went wrong in it, and what it asked of whom."""
+
+    def __init__(self, browser: Browser, server: Server, width: int = 1280, **given: Any) -> None:
+        self.server = server
+        context = browser.new_context(
+            viewport={"width": width, "height": 856 if width > 700 else 844}, **given
+        )
+        self.page: Page = context.new_page()
+        self.problems: list[str] = []
+        self.page.on("console", lambda said: self.problems.append(said.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda request: self.check(request.url))
+
+    def check(self, url: str) -> None:
+        if not url.startswith((self.server.url, "data:", "blob:")):
+            self.problems.append(f"asks {url}")
+
+    def go(self, path: str) -> Page:
+        self.page.goto(self.server.url + path)
+        self.page.wait_for_selector(READY)
+        return self.page
+
+    def close(self) -> None:
+        self.page.context.close()
+        assert self.problems == []
+
+
+def run_of(result: Result) -> str:
+    return result.directory.name.rpartition("-")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page(
+    browser: Browser, server: Server, broken: Result, width: int, theme: str
+) -> None:
+    tab = Tab(browser, server, width, color_scheme=theme, locale="zh-CN" if width == 390 else "en")
+    for name in PAGES:
+        page = tab.go(f"r/{run_of(broken)}/{name}")
+        assert page.locator("h1, canvas").count() > 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(247, 247, 245)" if theme == "light" else "rgb(17, 20, 25)")
+        assert "{" not in page.inner_text("#page") or name == "incidents"
+    tab.close()
+
+
+@pytest.mark.slow
+def test_from_the_run_to_the_first_tensor(browser: Browser, server: Server, broken: Result) -> None:
+    first = broken.alerts[0]
+    tab = Tab(browser, server)
+    page = tab.go(f"r/{run_of(broken)}/run")
+    sentence = page.inner_text("#sentence")
+    assert f"step {first.step}" in sentence
+    assert first.row in sentence
+    page.click(f"#incidents a.incident >> text={first.row}")
+    page.wait_for_selector(f"article[data-row='{first.row}']")
+    assert page.get_attribute("article", "data-step") == str(first.step)
+    producer = page.locator("#path [data-part=producer]")
+    assert producer.get_attribute("data-row") == first.row
+    # The weight that was broken is named as evidence.
+    assert broken.fault is not None
+    assert broken.fault.module in page.inner_text("ul.evidence")
+    page.click("#onmap")
+    page.wait_for_selector(f"#panel[data-row='{first.row}']")
+    assert page.get_attribute("#panel", "data-step") == str(first.step)
+    assert page.get_attribute("#panel", "data-value") == "NaN"
+    page.keyboard.press("s")
+    page.wait_for_selector("#lines canvas")
+    page.wait_for_selector(READY)
+    assert first.row in page.inner_text("h1")
+    page.go_back()
+    page.wait_for_selector(f"#panel[data-row='{first.row}']")
+    tab.close()
+
+
+@pytest.mark.slow
+def test_map_by_keys_and_pointer(browser: Browser, server: Server, broken: Result) -> None:
+    tab = Tab(browser, server)
+    page = tab.go(f"r/{run_of(broken)}/map")
+    first = broken.alerts[0]
+    page.keyboard.press("n")
+    page.wait_for_selector(f"#panel[data-step='{first.step}']")
+    assert page.get_attribute("#panel", "data-value") == "NaN"
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(f"#panel[data-step='{first.step - 1}']")
+    assert page.get_attribute("#panel", "data-value") != "NaN"
+    box = page.locator("#map").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert page.locator("#tag").is_visible()
+    before = page.get_attribute("#map", "data-from"), page.get_attribute("#map", "data-to")
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+    until(page, f"document.querySelector('#map').dataset.from != '{before[0]}'")
+    assert "from=" in page.url
+    page.keyboard.press("Escape")
+    until(page, f"document.querySelector('#map').dataset.from == '{before[0]}'")
+    for q, s, by in [("exp_avg", "mean", "value"), ("param_origin", "zeros", "distance")]:
+        page.select_option("#q", q)
+        page.wait_for_selector(READY)
+        page.select_option("#s", s)
+        page.click(f"#by [data-value={by}]")
+        page.wait_for_selector(READY)
+        assert f"q={q}" in page.url
+    page.keyboard.press("v")
+    page.wait_for_selector("#worst table")
+    tab.close()
+
+
+@pytest.mark.slow
+def test_search_help_language_and_theme(browser: Browser, server: Server, broken: Result) -> None:
+    tab = Tab(browser, server)
+    page = tab.go(f"r/{run_of(broken)}/run")
+    page.keyboard.press("/")
+    page.fill("#box", "1 down")
+    page.wait_for_selector("#results li >> text=blocks.1.mlp.down")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#lines canvas")
+    assert "blocks.1.mlp.down" in page.inner_text("h1")
+    page.keyboard.press("?")
+    page.wait_for_selector("#help table")
+    page.keyboard.press("Escape")
+    page.keyboard.press("l")
+    page.wait_for_selector("html[lang=zh]")
+    until(page, "document.querySelector('#top').innerText.includes('热力图')")
+    page.keyboard.press("t")
+    page.wait_for_selector("html[data-theme=dark]")
+    page.keyboard.press("2")
+    page.wait_for_selector("html[data-page=map]")
+    page.wait_for_selector(READY)
+    tab.close()
+
+
+@pytest.mark.slow
+def test_compare_names_what_differs_first(
+    browser: Browser, server: Server, broken: Result, other: Result
+) -> None:
+    tab = Tab(browser, server)
+    page = tab.go(f"r/{run_of(broken)}/compare?r2={run_of(other)}")
+    page.wait_for_selector("#differences")
+    # Both were the same training until the first fault.
+    assert broken.fault is not None
+    assert other.fault is not None
+    step = int(page.get_attribute("#sentence", "data-step") or -1)
+    assert step == min(broken.fault.step, other.fault.step)
+    tab.close()
+
+
+@pytest.mark.slow
+def test_live(browser: Browser, tmp_path: Path) -> None:
+    monitor = _core.Monitor(config_json='{"format": "api"}', output_dir=str(tmp_path), run_id="on")
+    key = monitor.key("layer", _core.ACTIVATION, _core.ROLE_OUTPUT)
+
+    def step(value: float) -> None:
+        monitor.observe(key, torch.full((4,), value))
+        monitor.step()
+
+    step(1.0)
+    with Server(tmp_path) as server:
+        tab = Tab(browser, server)
+        page = tab.go("")
+        for i in range(40):
+            step(1.0 + i % 3)
+        until(page, "document.querySelector('#state').innerText.includes('step 40')")
+        page.keyboard.press("2")
+        until(page, "document.querySelector('#map')?.dataset.to == '40'")
+        for _ in range(5):
+            step(2.0)
+        until(page, "document.querySelector('#map').dataset.to == '45'")
+        monitor.close()
+        page.wait_for_selector("#state[data-live=stopped]")
+        tab.close()
+
+
+def test_both_languages_say_the_same() -> None:
+    english, chinese = (
+        json.loads((ROOT / f"web/{name}.json").read_text()) for name in ("en", "zh")
+    )
+    assert english.keys() == chinese.keys()
+    used = set()
+    for path in (ROOT / "web").glob("*.js"):
+        used |= set(re.findall(r'words\("([a-z_A-Z]+)"', path.read_text()))
+    assert used <= english.keys()
+    for key, text in english.items():
+        values = re.findall(r"\{([a-z_]+)\}", text)
+        assert sorted(values) == sorted(re.findall(r"\{([a-z_]+)\}", chinese[key])), key
