@@ -20,6 +20,7 @@ static void hook_dealloc(PyObject *self)
     Py_XDECREF(hook->locate);
     Py_XDECREF(hook->parts);
     Py_XDECREF(hook->reducer);
+    Py_XDECREF(hook->ending);
     Py_XDECREF(hook->members);
     Py_XDECREF(hook->optimizer);
     Py_XDECREF(hook->inv_scale);
@@ -422,6 +423,7 @@ PyObject *optimizer_hook_finish(optimizer_hook *hook, PyObject *optimizer, bool 
         ok = record_after(hook, optimizer);
         core_show(hidden);
     }
+    ok = optimizer_parts_ending(hook) && ok;
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     monitor_add_time(monitor, begin);
     hook->gradients_taken = false;

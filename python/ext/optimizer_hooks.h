@@ -66,6 +66,7 @@ typedef struct optimizer_hook {
     PyObject *locate;       /* owned callable of an adapter; NULL: torch's places are looked at */
     PyObject *parts;        /* owned: what it said, while somebody looks at it */
     PyObject *reducer;      /* owned (object, attribute), NULL: nothing is reduced */
+    PyObject *ending;       /* owned callable, NULL: none; before the end of the training's step */
     bool reduces_often;     /* several times a step: no buffer holds the sum of the micro steps */
     double reduced_sq;    /* sum of squares of the reduced gradients taken last, copies left out */
     bool checked;         /* that the optimizer keeps moments, if they are to be recorded */

@@ -155,7 +155,38 @@ PyObject *optimizer_parts_accumulated(PyObject *self, PyObject *parameter)
     return result;
 }
 
+bool optimizer_parts_ending(optimizer_hook *hook)
+{
+    if (hook->ending == NULL || !hook->ends_step || !monitor_is_active(hook->monitor)) {
+        return true;
+    }
+    PyObject *ending = Py_NewRef(hook->ending);
+    PyObject *done = PyObject_CallFunctionObjArgs(ending, NULL);
+    Py_DECREF(ending);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
 /* ---- Properties of the hook ---- */
+
+static int set_callable(PyObject **place, PyObject *value)
+{
+    PyObject *earlier = *place;
+    *place = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
+    Py_XDECREF(earlier);
+    return 0;
+}
+
+static PyObject *get_ending(PyObject *self, void *Py_UNUSED(closure))
+{
+    const optimizer_hook *hook = (optimizer_hook *)self;
+    return Py_NewRef(hook->ending == NULL ? Py_None : hook->ending);
+}
+
+static int set_ending(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    return set_callable(&((optimizer_hook *)self)->ending, value);
+}
 
 static PyObject *get_locate(PyObject *self, void *Py_UNUSED(closure))
 {
@@ -165,11 +196,7 @@ static PyObject *get_locate(PyObject *self, void *Py_UNUSED(closure))
 
 static int set_locate(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
 {
-    optimizer_hook *hook = (optimizer_hook *)self;
-    PyObject *earlier = hook->locate;
-    hook->locate = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
-    Py_XDECREF(earlier);
-    return 0;
+    return set_callable(&((optimizer_hook *)self)->locate, value);
 }
 
 static PyObject *get_reducer(PyObject *self, void *Py_UNUSED(closure))
@@ -185,10 +212,7 @@ static int set_reducer(PyObject *self, PyObject *value, void *Py_UNUSED(closure)
         PyErr_SetString(PyExc_TypeError, "reducer is None or (object, name of its attribute)");
         return -1;
     }
-    PyObject *earlier = hook->reducer;
-    hook->reducer = value == NULL || value == Py_None ? NULL : Py_NewRef(value);
-    Py_XDECREF(earlier);
-    return 0;
+    return set_callable(&hook->reducer, value);
 }
 
 static PyObject *get_reduced_sq(PyObject *self, void *Py_UNUSED(closure))
@@ -205,6 +229,8 @@ PyGetSetDef optimizer_parts_properties[] = {
      "None, or (object, attribute): while that is true, accumulated gradients are complete and "
      "about to be reduced.",
      NULL},
+    {"ending", get_ending, set_ending,
+     "None, or what is called before the training's step ends with this hook.", NULL},
     {"reduced_sq", get_reduced_sq, NULL,
      "The sum of squares of the reduced gradients taken last; of copies that of copy 0 alone.",
      NULL},

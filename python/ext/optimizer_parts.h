@@ -30,7 +30,10 @@ PyObject *optimizer_parts_take(PyObject *self, PyObject *const *args, Py_ssize_t
  * not yet reduced: of each micro step (monitor_mbs_grad), else where the reduction comes next. */
 PyObject *optimizer_parts_accumulated(PyObject *self, PyObject *parameter);
 
-/* locate, reducer and reduced_sq of the hook. */
+/* Calls what is to be called before the training's step ends. False: an error is set. */
+bool optimizer_parts_ending(optimizer_hook *hook);
+
+/* locate, reducer, ending and reduced_sq of the hook. */
 extern PyGetSetDef optimizer_parts_properties[];
 
 #endif

@@ -57,6 +57,7 @@ class OptimizerHook:
     @property
     def reduced_sq(self) -> float: ...
     reducer: tuple[Any, str] | None
+    ending: Callable[[], None] | None
     def watch(self, parameters: list[Any], /) -> None: ...
     def take(
         self, quantity: int, rows: list[int], tensors: list[torch.Tensor], micro: bool, /

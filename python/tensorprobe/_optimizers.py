@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core, _scaling
+from tensorprobe._checks import Checks
 from tensorprobe._frameworks import Adapter, Handle, Row
 from tensorprobe._messages import complain
 from tensorprobe._ranks import rank_in, reduces_gradients, world_size
@@ -57,6 +58,8 @@ class Optimizers:
         self._has_warned_of_reduction = False
         self._adapter: Adapter | None = None
         self._dp_rank = self._tp_rank = 0
+        self._checks: Checks | None = None
+        self._watched: list[Row] = []
 
     def have_copies(self, dp_group: Any, tp_group: Any) -> None:
         """Record reduced gradients that a group's processes share in the first of them alone.
@@ -101,8 +104,11 @@ class Optimizers:
         """Take every hook back."""
         _remove(self._handles)
         _remove(self._reduction_handles)
+        if self._checks is not None:
+            self._checks.remove()
+            self._checks = None
         for hook in self._hooks:
-            hook.locate = hook.reducer = None
+            hook.locate = hook.reducer = hook.ending = None
             _scaling.forget(hook)
         self._hooks.clear()
         self._optimizers.clear()
@@ -112,9 +118,17 @@ class Optimizers:
         self._adapter = adapter or self._adapter
         _remove(self._reduction_handles)
         missing = False
-        for hook, rows in zip(self._hooks, self._rows(), strict=True):
+        shares = self._rows()
+        for hook, rows in zip(self._hooks, shares, strict=True):
             missing = not self._watch(hook, rows) or missing
+        self._watched = [row for rows in shares for row in rows]
         self._warn_of_reduction(missing)
+        if self._checks is None and self._hooks:
+            hooks = tuple(self._hooks)
+            self._checks = Checks(
+                self._monitor, hooks, lambda: self._adapter, lambda: self._watched
+            )
+            hooks[-1].ending = self._checks.ending
 
     def _watch(self, hook: _core.OptimizerHook, rows: list[Row]) -> bool:
         """Give the hook its rows. False: their gradients are there only when they are reduced."""

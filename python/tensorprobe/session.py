@@ -59,13 +59,15 @@ class Session:
         params_have_main_grad: bool = False,
         report: bool = False,
         config_file: str | None = None,
+        copies: tuple[Any, Any] = (None, None),
     ) -> None:
         """Attach the hooks.
 
         model: several are the chunks of a virtual pipeline, in order. optimizer: of several, the
         last one ends the step; None: the first one that steps and has a parameter of the model.
         report: say what is monitored. config_file: is looked at after each step; nothing is
-        recorded until it switches ``dynamic_on`` on.
+        recorded until it switches ``dynamic_on`` on. copies: the groups of data and of tensor
+        parallelism whose first process alone records the reduced gradients that all have.
         """
         self._monitor = monitor
         self._pid = os.getpid()
@@ -95,6 +97,7 @@ class Session:
             lambda: bool(self._module_handles),
             lambda: (self._selected, self._is_lowest_rank),
         )
+        self._optimizers.have_copies(*copies)
         self._may_report = report
         self._config_file = None if config_file is None else ConfigFile(config_file)
         self._is_on = config_file is None

@@ -113,7 +113,7 @@ class TrainerMon:
         steps are counted by the model's forwards.
         """
         _check_monitor(self, "hook_modules")
-        self._attach(model, None, 0)
+        self._attach(model, {})
 
     def set_monitor(self, model: Model, *args: Any, **kwargs: Any) -> None:
         """Starts watching; the optimizer's ``step`` ends a step.
@@ -122,17 +122,18 @@ class TrainerMon:
         or the older order ``(model, grad_acc_steps=1, optimizer=None, dp_group=None,
         tp_group=None)``, which is told by its second argument, a number. model: several are the
         chunks of a virtual pipeline. start_iteration: the number of the first step. grad_acc_steps
-        and the groups are accepted for their callers' sake.
+        is accepted for its callers' sake. dp_group, tp_group: reduced gradients that the processes
+        of a group share are recorded by the first of them alone.
         """
         _check_monitor(self, "set_monitor")
         given = self._in_order("set_monitor", args, kwargs)
-        self._attach(model, given.get("optimizer"), given.get("start_iteration", 0))
+        self._attach(model, given)
 
     def monitor_gnorm_with_ad(self, model: Model, *args: Any, **kwargs: Any) -> None:
         """The older name of ``set_monitor``, with the same arguments."""
         _check_monitor(self, "monitor_gnorm_with_ad")
         given = self._in_order("monitor_gnorm_with_ad", args, kwargs)
-        self._attach(model, given.get("optimizer"), given.get("start_iteration", 0))
+        self._attach(model, given)
 
     @staticmethod
     def _in_order(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +151,8 @@ class TrainerMon:
             given[key] = value
         return given
 
-    def _attach(self, model: Model, optimizer: Any, start_iteration: int) -> None:
+    def _attach(self, model: Model, given: dict[str, Any]) -> None:
+        optimizer, start_iteration = given.get("optimizer"), given.get("start_iteration", 0)
         if self._session is not None:
             raise RuntimeError("the monitor has been attached to a model already")
         check_model(model, "set_monitor")
@@ -171,6 +173,7 @@ class TrainerMon:
             params_have_main_grad=self._params_have_main_grad,
             report=True,
             config_file=self._config_file,
+            copies=(given.get("dp_group"), given.get("tp_group")),
         )
 
     set_wrapped_optimizer = _SetWrappedOptimizer()
@@ -204,7 +207,7 @@ class TrainerMon:
         everything goes on as before.
         """
         if model is not None:
-            self._attach(model, optimizer, 0)
+            self._attach(model, {"optimizer": optimizer})
         self._attached().start(config)
 
     def step(self) -> None:

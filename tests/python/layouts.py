@@ -158,14 +158,16 @@ class Layout:
         unused: bool = False,
         reduces_exactly: bool = True,
         clip: bool = False,
-        shards: int = 0,
         reference: bool = True,
+        tamper: Callable[[Any, int], None] | None = None,
+        groups: dict[str, Any] | None = None,
     ) -> None:
         self.build, self.micros, self.config = build, micros, config or {}
         self.no_sync, self.same_data, self.dtype = no_sync, same_data, dtype
         self.unused, self.exact, self.clip = unused, reduces_exactly, clip
-        self.shards = shards or distributed.get_world_size()
         self.reference = reference
+        self.groups = groups
+        self.tamper = tamper or (lambda model, step: None)
 
     def clip_norm(self, model: nn.Module, bound: float) -> float:
         own = getattr(model, "clip_grad_norm_", None)
@@ -187,16 +189,24 @@ class Layout:
         model = self.build()
         before = collectives()
         optimizer = make_optimizer(model.parameters())
-        session = None
+        session: Any = None
         totals: list[float] = []
         rank = 0 if self.same_data else distributed.get_rank()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             if folder is not None:
-                config = {"format": "csv", "xy_distribution": False, "alert": {"rules": []}}
-                session = tensorprobe.watch(
-                    model, optimizer, output_dir=folder, **{**config, **self.config}
-                )
+                config: dict[str, Any] = {
+                    "format": "csv",
+                    "xy_distribution": False,
+                    "alert": {"rules": []},
+                }
+                config |= self.config
+                if self.groups is None:
+                    session = tensorprobe.watch(model, optimizer, output_dir=folder, **config)
+                else:
+                    config |= {"wg_distribution": True, "param_distribution": True}
+                    session = tensorprobe.TrainerMon(config, output_dir=folder)
+                    session.set_monitor(model, optimizer, **self.groups)
             for step in range(STEPS):
                 for micro in range(self.micros):
                     last = micro == self.micros - 1
@@ -206,6 +216,7 @@ class Layout:
                     with context:
                         loss_of(model, batch(step, micro, rank), self.micros).backward()
                 totals.append(self.clip_norm(model, CLIP if self.clip else 1e9))
+                self.tamper(model, step)
                 optimizer.step()
                 optimizer.zero_grad()
             if session is not None:
@@ -333,6 +344,13 @@ def fsdp2(
     return build
 
 
+def marked() -> nn.Module:
+    """As Megatron marks a parameter of which each process has a part."""
+    model = nn.parallel.DistributedDataParallel(make_model())
+    model.module.head.weight.tensor_model_parallel = True
+    return model
+
+
 def tp() -> nn.Module:
     model = make_model()
     tensor_parallel(model, mesh(2))
@@ -350,13 +368,25 @@ def no_sync(model: Any) -> Any:
     return model.no_sync()
 
 
+def tamper(model: Any, step: int) -> None:
+    """Grow the gradients after their norm is known, and a weight of one process on its own."""
+    parameters = dict(model.named_parameters())
+    if step == 1:
+        parameters["module.h.0.fc.weight"].grad.mul_(3)
+    if step == 3 and distributed.get_rank() == 1:
+        with torch.no_grad():
+            parameters["module.h.0.fc.weight"][3, 4] += 0.5
+
+
 def layouts(world: int) -> dict[str, Layout]:
     bf16 = torch.bfloat16
     micro = {"monitor_mbs_grad": True}
+    checks: dict[str, Any] = {"self_check": True, "replica_check": 2}
+    some: dict[str, Any] = {"targets": {"h.0": {}}} if distributed.get_rank() == 1 else {}
     if world == 4:
         return {
-            "fsdp1_hybrid": Layout(fsdp1(use_orig_params=True, strategy="HYBRID_SHARD"), shards=2),
-            "fsdp2_hsdp": Layout(fsdp2(2, 2), shards=2),
+            "fsdp1_hybrid": Layout(fsdp1(use_orig_params=True, strategy="HYBRID_SHARD")),
+            "fsdp2_hsdp": Layout(fsdp2(2, 2)),
         }
     return {
         "ddp": Layout(ddp(), clip=True),
@@ -380,6 +410,12 @@ def layouts(world: int) -> dict[str, Layout]:
         "fsdp2_mixed": Layout(fsdp2(2, mixed="float32"), dtype=bf16),
         "fsdp2_mixed_reduce": Layout(fsdp2(2, mixed="bfloat16"), dtype=bf16),
         "tp": Layout(tp, same_data=True),
+        "ddp_often": Layout(ddp(), 2),
+        "ddp_group": Layout(ddp(), groups={"dp_group": distributed.group.WORLD}),
+        "tp_group": Layout(marked, groups={"tp_group": distributed.group.WORLD}),
+        "ddp_checks": Layout(ddp(), config=checks),
+        "fsdp2_checks": Layout(fsdp2(2), config=checks, clip=True),
+        "ddp_tampered": Layout(ddp(), config={**checks, **some}, tamper=tamper, reference=False),
     }
 
 
@@ -414,7 +450,6 @@ def main(folder: Path, rank: int, world: int, chosen: list[str]) -> None:
             "tolerance": 2e-2 if layout.dtype or not layout.exact else 1e-5,
             "exact_locally": layout.dtype is None,
             "micros": layout.micros,
-            "shards": layout.shards,
             "same_data": layout.same_data,
             "clip": CLIP if layout.clip else None,
             "expected": references.get(key) if layout.reference else None,

@@ -42,8 +42,8 @@ class Launch:
             )
             for rank in range(world)
         ]
-        said = [process.communicate(timeout=600)[0] for process in ranks]
-        assert [process.returncode for process in ranks] == [0] * world, said[0]
+        self.said = [process.communicate(timeout=600)[0] for process in ranks]
+        assert [process.returncode for process in ranks] == [0] * world, self.said[0]
         self.results: list[dict[str, Any]] = [
             json.loads((folder / f"results{rank}.json").read_text()) for rank in range(world)
         ]
@@ -129,19 +129,19 @@ def close(found: dict[str, float], wanted: dict[str, float], tolerance: float) -
         )
 
 
-def check(launch: Launch, layout: str) -> Recorded:
-    """What holds of every layout."""
+def check(launch: Launch, layout: str, collectives: int = 0) -> Recorded:
+    """What holds of every layout; collectives: how many the monitor makes."""
     results = [one[layout] for one in launch.results]
     for result in results:
         assert result["same_bits"]
         plain, watched = result["collectives"]
-        assert plain == watched > 0
+        assert watched == plain + collectives > 0
         assert result["said"] == []
     return Recorded(launch.folder / layout)
 
 
-def compare(launch: Launch, layout: str) -> None:
-    recorded = check(launch, layout)
+def compare(launch: Launch, layout: str, collectives: int = 0) -> None:
+    recorded = check(launch, layout, collectives)
     result = launch.results[0][layout]
     wanted = result["expected"]
     tolerance = result["tolerance"]
@@ -198,6 +198,63 @@ def test_powersgd(two: Launch) -> None:
     for step, norm in enumerate(two.results[0]["ddp_powersgd"]["totals"]):
         total = math.sqrt(sum(n**2 for n in recorded.whole("grad_reduced", step).values()))
         assert total == pytest.approx(norm, rel=1e-5)
+
+
+CHECKS = 6 + 3 + 1  # one a step, one every other step, and one to agree on how many keys there are
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["ddp_checks", "fsdp2_checks"])
+def test_checks_find_nothing_wrong(two: Launch, layout: str) -> None:
+    compare(two, layout, CHECKS)
+    wanted = two.results[0][layout]
+    for journal in tensorprobe.open(two.folder / layout).journals:
+        totals = [min(one, wanted["clip"] or one) for one in wanted["totals"]]
+        for name in ("self_check.recorded", "self_check.framework"):
+            assert journal.series(name, "scalar")[1] == pytest.approx(totals, rel=1e-5)
+        assert journal.series("replica_check.different", "scalar") == ([0, 2, 4], [0, 0, 0])
+
+
+@pytest.mark.slow
+def test_checks_find_what_is_wrong(two: Launch) -> None:
+    """Gradients grow behind clip_grad_norm_ in step 1, a weight of rank 1 differs from step 3 on.
+
+    Rank 1 records one block alone: it sends fewer keys, and nobody waits for the others.
+    """
+    check(two, "ddp_tampered", CHECKS)
+    said = [line for text in two.said for line in text.splitlines() if "_check:" in line]
+    assert len(said) == 2
+    assert "self_check: step 1: the recorded gradients have norm" in said[0]
+    assert "step 4: 'h.0.fc.weight' has other values on rank 1 (others: 0)" in said[1]
+
+
+@pytest.mark.slow
+def test_gradients_that_are_reduced_often(two: Launch) -> None:
+    """Each micro step's: no buffer holds the sum of what this process alone has found."""
+    for result in (one["ddp_often"] for one in two.results):
+        assert len(result["said"]) == 1
+        assert "reduced several times a step: grad_unreduced is left out" in result["said"][0]
+    recorded = Recorded(two.folder / "ddp_often")
+    assert {step for _, step, *_ in recorded.local} == {0}
+    for step in range(6):
+        wanted = two.results[0]["ddp_often"]["expected"]["grad_reduced"][step]
+        close(recorded.whole("grad_reduced", step), wanted, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["ddp_group", "tp_group"])
+def test_one_process_of_a_group_records_what_all_have(two: Launch, layout: str) -> None:
+    first, second = sorted(
+        tensorprobe.open(two.folder / layout).journals, key=lambda one: str(one.run["rank"])
+    )
+    names = [
+        {key["name"] for key in journal.defined() if key["quantity"] == "grad_reduced"}
+        for journal in (first, second)
+    ]
+    assert "h.0.fc.weight" in names[0]
+    assert names[1] == ({"head.weight"} if layout == "tp_group" else set())
+    for quantity in ("grad_unreduced", "param_origin"):
+        assert second.series("h.0.fc.weight", quantity)[0] == [*range(6)]
 
 
 def files(folder: Path, name: str) -> Iterator[list[str]]:
