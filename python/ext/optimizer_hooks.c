@@ -67,9 +67,8 @@ static PyObject *gradient_of(const optimizer_hook *hook, const watched *entry)
 {
     const core_state *state = hook->monitor->state;
     PyObject *parameter = entry->parameter;
-    PyObject *located = optimizer_parts_get(hook, entry, PART_GRADIENT);
-    if (located != NULL) {
-        return located;
+    if (hook->locate != NULL) {
+        return optimizer_parts_get(hook, entry, PART_GRADIENT);
     }
     if (hook->main_grad) {
         PyObject *grad = PyObject_GetAttr(parameter, state->name_main_grad);
@@ -100,7 +99,8 @@ static bool record_gradient(optimizer_batch *batch, watched *entry)
     const bool ok = grad != NULL && optimizer_batch_add(batch, entry, grad, first, REDUCED);
     Py_XDECREF(grad);
     /* A copy takes memory: none is kept. */
-    return ok && (!scaled || optimizer_batch_flush(batch));
+    const bool copied = scaled || optimizer_parts_makes(hook, entry, PART_GRADIENT);
+    return ok && (!copied || optimizer_batch_flush(batch));
 }
 
 /* What the optimizer's state is wanted for. */
@@ -531,6 +531,8 @@ static PyMethodDef hook_methods[] = {
      "scaler_begin($self, optimizer, scale, /)\n--\n\nA gradient scaler's step begins."},
     {"scaler_end", (PyCFunction)(void (*)(void))scaler_end, METH_FASTCALL,
      "scaler_end($self, optimizer, failed, /)\n--\n\nA gradient scaler's step has ended."},
+    {"mark_skipped", optimizer_parts_mark_skipped, METH_NOARGS,
+     "mark_skipped($self, /)\n--\n\nThe step that ends next has made no update."},
     {"step_pre", (PyCFunction)(void (*)(void))hook_step_pre, METH_FASTCALL,
      "step_pre($self, optimizer, args, kwargs, /)\n--\n\nAn optimizer's step pre-hook."},
     {"step_post", (PyCFunction)(void (*)(void))hook_step_post, METH_FASTCALL,

@@ -25,18 +25,37 @@ void optimizer_parts_end(optimizer_hook *hook)
     Py_CLEAR(hook->parts);
 }
 
+/* What locate() said of this part of a row, borrowed; NULL: nothing. */
+static PyObject *located(const optimizer_hook *hook, const watched *entry, int part)
+{
+    PyObject *own =
+        hook->parts == NULL ? NULL : PyList_GetItem(hook->parts, entry - hook->parameters);
+    if (own == NULL || !PyTuple_Check(own) || PyTuple_Size(own) != PARTS) {
+        core_clear_error();
+        return NULL;
+    }
+    return PyTuple_GetItem(own, part);
+}
+
+/* A new reference to what is there, or to what a function makes. NULL: an error is set. */
+static PyObject *made(PyObject *found)
+{
+    return PyCallable_Check(found) ? PyObject_CallNoArgs(found) : Py_NewRef(found);
+}
+
+bool optimizer_parts_makes(const optimizer_hook *hook, const watched *entry, int part)
+{
+    PyObject *found = located(hook, entry, part);
+    return found != NULL && PyCallable_Check(found);
+}
+
 PyObject *optimizer_parts_get(const optimizer_hook *hook, const watched *entry, int part)
 {
     if (hook->locate == NULL) {
         return NULL;
     }
-    PyObject *own =
-        hook->parts == NULL ? NULL : PyList_GetItem(hook->parts, entry - hook->parameters);
-    if (own == NULL || !PyTuple_Check(own) || PyTuple_Size(own) != PARTS) {
-        core_clear_error();
-        return Py_NewRef(Py_None);
-    }
-    return Py_NewRef(PyTuple_GetItem(own, part));
+    PyObject *found = located(hook, entry, part);
+    return found == NULL ? Py_NewRef(Py_None) : made(found);
 }
 
 /* Where gradients are reduced several times a step, no buffer holds the sum of the micro steps. */
@@ -74,11 +93,14 @@ static bool take(optimizer_hook *hook, int series, PyObject *rows, PyObject *ten
             continue;
         }
         const uint32_t micro_step = micro ? monitor_micro_step(hook->monitor, entry->vpp_stage) : 0;
-        PyObject *tensor = Py_NewRef(PyList_GetItem(tensors, i));
-        ok = (batch.micro_step == micro_step || optimizer_batch_flush(&batch));
+        PyObject *given = PyList_GetItem(tensors, i);
+        PyObject *tensor = made(given);
+        ok = tensor != NULL && (batch.micro_step == micro_step || optimizer_batch_flush(&batch));
         batch.micro_step = micro_step;
         ok = ok && optimizer_batch_add(&batch, entry, tensor, series, series);
-        Py_DECREF(tensor);
+        Py_XDECREF(tensor);
+        /* What was made takes memory: none is kept. */
+        ok = ok && (tensor == given || optimizer_batch_flush(&batch));
     }
     return optimizer_batch_end(&batch, ok);
 }
@@ -236,3 +258,12 @@ PyGetSetDef optimizer_parts_properties[] = {
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
+
+PyObject *optimizer_parts_mark_skipped(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    const monitor_object *monitor = ((optimizer_hook *)self)->monitor;
+    if (monitor_is_active(monitor)) {
+        tp_monitor_mark_skipped(monitor->monitor);
+    }
+    Py_RETURN_NONE;
+}

@@ -19,8 +19,12 @@ enum {
 bool optimizer_parts_begin(optimizer_hook *hook, PyObject *optimizer, bool after);
 void optimizer_parts_end(optimizer_hook *hook);
 
-/* A new reference; None where there is nothing. Without an adapter NULL, without an error. */
+/* A new reference; None where there is nothing. Without an adapter NULL, without an error. What is
+ * a function is called: it makes what the framework keeps in no such form. */
 PyObject *optimizer_parts_get(const optimizer_hook *hook, const watched *entry, int part);
+
+/* Is it made by a function? Then it should be let go of at once. */
+bool optimizer_parts_makes(const optimizer_hook *hook, const watched *entry, int part);
 
 /* take(quantity, rows, tensors, micro): records these tensors for rows with these numbers, as of
  * the running micro step if micro is true. Method of the hook; what fails is told as in a hook. */
@@ -35,5 +39,8 @@ bool optimizer_parts_ending(optimizer_hook *hook);
 
 /* locate, reducer, ending and reduced_sq of the hook. */
 extern PyGetSetDef optimizer_parts_properties[];
+
+/* mark_skipped(): the step that ends next has made no update. */
+PyObject *optimizer_parts_mark_skipped(PyObject *self, PyObject *unused);
 
 #endif

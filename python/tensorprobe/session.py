@@ -90,6 +90,7 @@ class Session:
         self._compile = CompileWatch()
         self._collectives = Collectives(monitor, self.close)
         self._optimizer: Any = None
+        self._expected: list[Any] = []  # what tells of a framework's optimizer that is to come
         self._optimizers = Optimizers(
             monitor,
             params_have_main_grad,
@@ -322,6 +323,12 @@ class Session:
         """End steps with this optimizer's from now on, instead of with the one before."""
         if self._closed:
             return
+        self._remove(self._expected)
+        if optimizer is None:
+            self._expected = _frameworks.expect(self._chunks, self._use)
+        self._use(optimizer)
+
+    def _use(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._optimizers.use(optimizer, self._select())
         self._make_printer()
@@ -398,6 +405,7 @@ class Session:
         self._monitor.tell(None, None)
         self._unhook_modules()
         self._optimizers.forget()
+        self._remove(self._expected)
         self._remove(self._step_handles)
         if self._printer is not None:
             self._printer.remove()

@@ -7,6 +7,8 @@ A file is imported only when the framework itself has been, and has one function
 ``chunks``: the modules that are watched, in order (with virtual pipelines several). ``optimizer``:
 what the user gave, with all its wrappers; None when nothing was given. It answers with an adapter
 if these are its framework's objects, by what they are and not by what somebody called them.
+A file may also have ``expect(chunks, found) -> list[Handle] | None``: where no optimizer has been
+given, it calls ``found(optimizer)`` when the framework makes one for these, or steps with it.
 ``find`` asks the files in the order of ``_KNOWN``: who wraps others comes first. A framework that
 only wraps another (accelerate, a trainer) unwraps, and returns ``find(inner chunks, inner
 optimizer)``.
@@ -27,15 +29,16 @@ right for a plain torch optimizer):
 * ``locate(rows, after)``: where each row's values are now, a ``Part`` or None (not here) for each,
   in order. Called when the gradients are taken and at the step's entry (after False), and behind
   the update (after True: only weights are asked for). Tensors are the framework's own or views of
-  them (``flat[a:b]``, ``narrow``), never copies; an expression may be evaluated where the framework
-  keeps nothing better. Only called if ``locates`` is true; otherwise .grad (or .main_grad), the
-  torch optimizer's state and the parameter itself are read, DTensors by their local tensors.
+  them (``flat[a:b]``, ``narrow``), never copies; a gradient may also be a function that makes it,
+  where the framework keeps nothing better: it is called when its turn comes. Only called if
+  ``locates`` is true; otherwise .grad (or .main_grad), the torch optimizer's state and the
+  parameter itself are read, DTensors by their local tensors.
 * ``boundary(hook)``: registers the hook where a step of this framework begins and ends, and returns
   the handles: ``hook.step_pre(optimizer, (), {})`` when gradients are reduced and not yet clipped,
   ``hook.step_post(optimizer, (), {})`` when the update has been made. None: a torch optimizer's own
   hooks do. Where gradients are whole earlier than the step (a callback before clipping),
   ``hook.unscaled(optimizer)`` takes them then. Of a step that the framework skips,
-  ``monitor.mark_skipped()`` in between says so.
+  ``hook.mark_skipped()`` in between says so.
 * ``before_reduction(hook, rows, micro)``: registers what records gradients that are not reduced
   yet, and returns the handles. micro: of every micro step (``monitor_mbs_grad``), as
   ``hook.take(GRAD_UNREDUCED, row numbers, tensors, True)``; otherwise once a step, where a buffer
@@ -58,7 +61,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from tensorprobe import _core
 
 _KNOWN: list[tuple[str, str]] = [
+    ("megatron.core.optimizer", "_megatron"),
     ("torch.nn.parallel.distributed", "_ddp"),
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "_fsdp1"),
     ("torch.distributed.fsdp._fully_shard", "_fsdp2"),
@@ -100,7 +104,7 @@ class Part(NamedTuple):
     """Where the values of one row are now. What isn't there is None."""
 
     weight: torch.Tensor | None
-    gradient: torch.Tensor | None
+    gradient: torch.Tensor | Callable[[], torch.Tensor] | None
     """Reduced and not clipped, unless there is nothing else."""
     state: dict[str, Any] | None
     """``exp_avg``, ``exp_avg_sq`` and ``step`` of this part; others are not looked at."""
@@ -194,6 +198,16 @@ def on_accumulated(hook: _core.OptimizerHook, rows: Sequence[Row]) -> list[Handl
         if parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
             handles.append(register(hook.accumulated))
+    return handles
+
+
+def expect(chunks: Sequence[torch.nn.Module], found: Callable[[Any], None]) -> list[Handle]:
+    """Tell of an optimizer that some framework makes for these later, or steps with."""
+    handles: list[Handle] = []
+    for needed, file in _KNOWN:
+        if needed in sys.modules:
+            ask = getattr(importlib.import_module(f"{__name__}.{file}"), "expect", None)
+            handles += ask(chunks, found) or [] if ask is not None else []
     return handles
 
 

@@ -20,9 +20,11 @@ class _Wrapped:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            heard = tuple(listeners)
-            for one in heard:
-                one.call(one.before, *args, **kwargs)
+            heard: list[Listener] = []
+            while rest := [one for one in listeners if one not in heard]:
+                heard += rest  # some may come while others are told
+                for one in rest:
+                    one.call(one.before, *args, **kwargs)
             result = original(*args, **kwargs)
             for one in heard:
                 one.call(one.after, result, *args, **kwargs)
