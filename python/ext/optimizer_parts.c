@@ -77,7 +77,18 @@ static bool is_sum(optimizer_hook *hook, watched *entry)
     return !hook->reduces_often;
 }
 
-static bool take(optimizer_hook *hook, int series, PyObject *rows, PyObject *tensors, bool micro)
+/* Which micro step: True is the running one, False none, a number that one. Pipelines run forwards
+ * of later micro steps before they run the backward of an earlier one. */
+static uint32_t micro_step_of(const optimizer_hook *hook, const watched *entry, PyObject *micro)
+{
+    if (micro == Py_True) {
+        return monitor_micro_step(hook->monitor, entry->vpp_stage);
+    }
+    return PyLong_Check(micro) ? (uint32_t)PyLong_AsUnsignedLongMask(micro) : 0; /* False is 0 */
+}
+
+static bool take(optimizer_hook *hook, int series, PyObject *rows, PyObject *tensors,
+                 PyObject *micro)
 {
     optimizer_batch batch;
     optimizer_batch_begin(&batch, hook);
@@ -89,10 +100,10 @@ static bool take(optimizer_hook *hook, int series, PyObject *rows, PyObject *ten
             continue; /* of rows that have been replaced meanwhile */
         }
         watched *entry = &hook->parameters[row];
-        if (series == UNREDUCED && !micro && !is_sum(hook, entry)) {
+        if (series == UNREDUCED && micro == Py_False && !is_sum(hook, entry)) {
             continue;
         }
-        const uint32_t micro_step = micro ? monitor_micro_step(hook->monitor, entry->vpp_stage) : 0;
+        const uint32_t micro_step = micro_step_of(hook, entry, micro);
         PyObject *given = PyList_GetItem(tensors, i);
         PyObject *tensor = made(given);
         ok = tensor != NULL && (batch.micro_step == micro_step || optimizer_batch_flush(&batch));
@@ -125,7 +136,7 @@ PyObject *optimizer_parts_take(PyObject *self, PyObject *const *args, Py_ssize_t
     }
     const uint64_t begin = monitor_now(monitor);
     PyObject *hidden = core_hide_from_functions(monitor->state);
-    const bool ok = take(hook, series, args[1], args[2], args[3] == Py_True);
+    const bool ok = take(hook, series, args[1], args[2], args[3]);
     core_show(hidden);
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "a reduction");
     monitor_add_time(monitor, begin);

@@ -26,8 +26,9 @@ PyObject *optimizer_parts_get(const optimizer_hook *hook, const watched *entry, 
 /* Is it made by a function? Then it should be let go of at once. */
 bool optimizer_parts_makes(const optimizer_hook *hook, const watched *entry, int part);
 
-/* take(quantity, rows, tensors, micro): records these tensors for rows with these numbers, as of
- * the running micro step if micro is true. Method of the hook; what fails is told as in a hook. */
+/* take(quantity, rows, tensors, micro): records these tensors, or what functions make, for rows
+ * with these numbers, as of the running micro step if micro is true, or of the one with this
+ * number. Method of the hook; what fails is told as in a hook. */
 PyObject *optimizer_parts_take(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* accumulated(parameter): a hook that torch calls when a gradient has been added up. Records it as

@@ -56,6 +56,7 @@ class Optimizers:
         self._handles: list[Any] = []
         self._reduction_handles: list[Handle] = []
         self._has_warned_of_reduction = False
+        self.waits = False  # for a framework's optimizer, which may know more
         self._adapter: Adapter | None = None
         self._dp_rank = self._tp_rank = 0
         self._checks: Checks | None = None
@@ -213,6 +214,8 @@ class Optimizers:
     def _warn_of_reduction(self, missing: bool) -> None:
         """Say once that unreduced gradients are left out, as nothing has held them."""
         if not missing or self._has_warned_of_reduction or not self._is_selected()[1]:
+            return
+        if self.waits:
             return
         self._has_warned_of_reduction = True
         where = "" if self._adapter is None else f" by {self._adapter.framework}"

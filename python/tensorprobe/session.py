@@ -330,6 +330,7 @@ class Session:
 
     def _use(self, optimizer: Any) -> None:
         self._optimizer = optimizer
+        self._optimizers.waits = optimizer is None and bool(self._expected)
         self._optimizers.use(optimizer, self._select())
         self._make_printer()
         self._remove(self._step_handles)

@@ -11,9 +11,11 @@ import sharded
 pytestmark = pytest.mark.slow
 
 TWO = (
-    "dp dp_overlap dp_bf16 dp_fp16 tp tp_sequence tp_bf16_sequence pp pp_tied pp_chunks "
-    "pp_bf16_distributed ep before_dp before_pp_chunks"
+    "dp dp_overlap dp_distributed dp_bf16 dp_bf16_distributed_overlap dp_fp16 dp_fp16_distributed "
+    "tp tp_sequence tp_bf16_sequence pp pp_tied pp_chunks pp_bf16_distributed ep ep_distributed "
+    "dp_each dp_fp16_each pp_chunks_each before_dp before_bf16_distributed before_pp_chunks"
 ).split()
+FOUR = "4_tp_distributed 4_pp_tied_distributed 4_ep_distributed".split()
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +24,17 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> sharded.Results:
     return sharded.run("megatron_ranks.py", 2, TWO, out)
 
 
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> sharded.Results:
+    out: Path = tmp_path_factory.mktemp("megatron") / "four"
+    return sharded.run("megatron_ranks.py", 4, FOUR, out)
+
+
 @pytest.mark.parametrize("layout", TWO)
 def test_two_ranks(two: sharded.Results, layout: str) -> None:
     sharded.check(two[layout])
+
+
+@pytest.mark.parametrize("layout", FOUR)
+def test_four_ranks(four: sharded.Results, layout: str) -> None:
+    sharded.check(four[layout])

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
 _KNOWN: list[tuple[str, str]] = [
     ("megatron.core.optimizer", "_megatron"),
+    ("deepspeed.runtime.engine", "_deepspeed"),
     ("torch.nn.parallel.distributed", "_ddp"),
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "_fsdp1"),
     ("torch.distributed.fsdp._fully_shard", "_fsdp2"),

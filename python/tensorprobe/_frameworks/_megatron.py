@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -310,6 +311,7 @@ class Megatron(Bare):
         self._optimizer = optimizer
         self._global_names = [_global_names(chunk) for chunk in chunks]
         self._norm: Norm | None = None
+        self._micro_steps: Counter[int] = Counter()  # of each parameter, in this step
         self._known: tuple[Any, dict[int, _Place], dict[int, dict[str, Any]]] = ((), {}, {})
 
     def _places(self) -> tuple[dict[int, _Place], dict[int, dict[str, Any]]]:
@@ -337,8 +339,8 @@ class Megatron(Bare):
         return None if place is None else _span(row.parameter, place.part)
 
     def local_span(self, row: Row) -> Span | None:
-        """Return what this rank has of it: all, or one tensor parallel piece."""
-        return _span(row.parameter, None)
+        """Return what this rank has of it, all or one piece; no other has this gradient."""
+        return _span(row.parameter, None)._replace(copies=1, copy=0)
 
     def locate(self, rows: Sequence[Row], after: bool) -> list[Part | None]:
         """Return views of main_grad and of the weights, and the state of the f32 copies."""
@@ -378,6 +380,7 @@ class Megatron(Bare):
                 return
             updated, norm = result[0], result[1]
             self._norm = Norm(float(norm)) if norm else None  # 0: it hasn't been computed
+            self._micro_steps.clear()
             if not updated:
                 hook.mark_skipped()
             hook.step_post(optimizer, (), {})
@@ -414,7 +417,10 @@ class Megatron(Bare):
             fused = getattr(p, "grad_added_to_main_grad", False)
             gradient = _gradient(p) if fused else p.grad
             taken = unscaled(gradient, self._scale())
-            hook.take(_core.GRAD_UNREDUCED, [numbers[id(p)]], [taken], True)
+            # In a pipeline later micro steps may have run forward before this one runs back.
+            micro = self._micro_steps[id(p)]
+            self._micro_steps[id(p)] += 1
+            hook.take(_core.GRAD_UNREDUCED, [numbers[id(p)]], [taken], micro)
 
         distinct = {id(row.parameter): row.parameter for row in rows}
         handles: list[Handle] = []

@@ -92,6 +92,8 @@ class Truth:
     exp_avg_sq: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     origin: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     updated: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    update: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    """Adam's, of the moments that are there before the step."""
     norms: dict[int, float] = field(default_factory=dict)
     """By step: the norm of the whole gradient that the framework reports."""
     collectives: list[int] = field(default_factory=list)
@@ -134,18 +136,32 @@ class Collectives:
         return sum(group._get_sequence_number_for_group() for group in groups)
 
 
-def adam(truth: Truth, names: list[str], steps: int, scale_of: Callable[[int], float]) -> None:
-    """What Adam keeps of the reduced gradients, in f64. scale_of: what clipping leaves of them."""
+def adam(
+    truth: Truth, names: list[str], scale_of: Callable[[int], float], *, begun: bool = False
+) -> None:
+    """What Adam keeps of the reduced gradients, in f64. scale_of: what clipping leaves of them.
+
+    begun: it has made a step without gradients before the first one.
+    """
     for name in names:
         first = torch.zeros_like(truth.reduced[name, 0], dtype=torch.float64)
         second = torch.zeros_like(first)
-        for step in range(steps):
-            if step > 0:
+        for step in range(STEPS):
+            done = step + begun
+            if done > 0:
                 truth.exp_avg[name, step] = first.clone()
                 truth.exp_avg_sq[name, step] = second.clone()
+                mean = first / (1 - BETAS[0] ** done)
+                root = (second / (1 - BETAS[1] ** done)).sqrt()
+                truth.update[name, step] = mean / (root + EPS)
             grad = truth.reduced[name, step].double() * scale_of(step)
             first = BETAS[0] * first + (1 - BETAS[0]) * grad
             second = BETAS[1] * second + (1 - BETAS[1]) * grad**2
+
+
+def by_micro(step: int, micro: int) -> int:
+    """A number for a micro step among those of all steps."""
+    return 100 * step + micro
 
 
 def clipping(truth: Truth, limit: float) -> Callable[[int], float]:
@@ -202,6 +218,8 @@ class Check:
     seen: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     """By quantity, name and step: the range, Σ x² and the copies."""
     checked: int = 0
+    micro: bool = False
+    """Gradients before the reduction are those of each micro step: of ``by_micro`` steps."""
     keys: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
     def journal(self, directory: str) -> None:
@@ -213,6 +231,8 @@ class Check:
             "exp_avg_sq": self.truth.exp_avg_sq,
             "param_origin": self.truth.origin,
             "param_updated": self.truth.updated,
+            "adam_update": self.truth.update,
+            "mg_direction": self.truth.update,  # as often
         }
         journal = tensorprobe.Journal(directory)
         for key in journal.defined():
@@ -237,6 +257,8 @@ class Check:
         self, record: dict[str, Any], step: int, known: dict[tuple[str, int], Tensor]
     ) -> None:
         quantity, name = record["quantity"], f"{record['vpp_stage']}:{record['name']}"
+        if self.micro and quantity == "grad_unreduced":
+            step = by_micro(step, record["micro_step"])
         whole = known.get((name, step))
         where = f"{quantity} of {name}, step {step}"
         if whole is None:
@@ -246,11 +268,31 @@ class Check:
         part, (start, end) = flat_part(key, whole)
         bits16 = record["dtype"] in ("torch.bfloat16", "torch.float16", "bfloat16", "float16")
         tolerance = max(self.tolerance, 1e-5 if not bits16 else 4e-3)
-        self.problems += [f"{where}: {one}" for one in differences(record, part, tolerance)]
+        if quantity == "adam_update":
+            # What is nearly 0 may be anything.
+            found = [] if _near(record["norm"], part.norm().item(), 10 * tolerance) else ["norm"]
+        elif quantity == "mg_direction":
+            found = self._direction(record, key, (name, step))
+        else:
+            found = list(differences(record, part, tolerance))
+        self.problems += [f"{where}: {one}" for one in found]
         self.checked += 1
         self.seen[f"{quantity} {name} {step}"].append(
             [start, end, whole.numel(), record["norm"] ** 2, key["global_name"], key["span"]]
         )
+
+    def _direction(self, record: dict[str, Any], key: Any, place: tuple[str, int]) -> list[str]:
+        """How far the signs of gradient and first moment agree."""
+        grad, _ = flat_part(key, self.truth.reduced[place])
+        first, _ = flat_part(key, self.truth.exp_avg[place])
+        expected = (torch.sign(grad * first).mean().item() + 1) / 2
+        if abs(record["min"] - expected) <= 0.02 + 1 / grad.numel():
+            return []
+        return [f"{record['min']}, not {expected}"]
+
+
+def _near(a: float, b: float, tolerance: float) -> bool:
+    return math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-30)
 
 
 def write(out: Path, layout: str, rank: int, **content: Any) -> None:

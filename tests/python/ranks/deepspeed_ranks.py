@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,14 @@ class Layout:
         place: str = "after",
         micros: int = MICROS,
         scale: float = 0,
+        each: bool = False,
     ) -> None:
+        """each: gradients before the reduction are recorded of each micro step."""
+        self.each = each
         self.stage, self.dtype, self.fused, self.place = stage, dtype, fused, place
         self.micros = micros
+        self.said: list[float] = []
+        """By step: by what the wrapper says that the loss is multiplied."""
         self.config: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": 2,
             "gradient_accumulation_steps": micros,
@@ -75,11 +81,16 @@ class Layout:
         names: dict[Any, str] = {p: f"0:{n}" for n, p in model.named_parameters()}
         base = self.optimizer(model)
         local: dict[tuple[str, int], Tensor] = {}
+        alone: dict[tuple[str, int], Tensor] = {}  # the same of micro steps
+        micro_of: dict[str, int] = defaultdict(int)
         step = 0
 
         def collect(name: str) -> Callable[[Tensor], None]:
             def hook(grad: Tensor) -> None:
                 part = grad.detach().float().clone()
+                if self.each:
+                    alone[name, common.by_micro(step, micro_of[name])] = part
+                    micro_of[name] += 1
                 before = local.get((name, step))
                 local[name, step] = part if before is None else before + part
 
@@ -97,8 +108,10 @@ class Layout:
             monitor = watch(model, zero)
         elif watch is not None and self.place == "engine":
             monitor = watch(engine, zero.optimizer)
-        scales = []
+        scales: list[float] = []
+        self.said = []
         for step in range(STEPS):
+            micro_of.clear()
             begin = Collectives.now()
             for micro in range(self.micros):
                 if watch is None and micro == 0:
@@ -108,7 +121,8 @@ class Layout:
                 engine.backward(loss)
                 if micro == self.micros - 1:
                     scale = float(getattr(zero, "loss_scale", 1.0)) if self.dtype == "fp16" else 1.0
-                    scales.append(scale)
+                    self.said.append(scale)
+                    scales.append(scale if self.stage > 0 else 1.0)
                 engine.step()
             truth.collectives.append(Collectives.now() - begin)
             norm = engine.get_global_grad_norm()
@@ -123,6 +137,8 @@ class Layout:
             monitor.close()
         if watch is None:
             self.finish(truth, local, scales)
+            if self.each:
+                truth.unreduced = {(n, at): g / scales[at // 100] for (n, at), g in alone.items()}
         engine.destroy()
 
     def weights(self, names: dict[Any, str], step: int, into: dict[Any, Tensor]) -> None:
@@ -148,7 +164,17 @@ class Layout:
             if truth.norms[step] < 0:
                 squares = sum(truth.reduced[n, step].square().sum().item() for n in names)
                 truth.norms[step] = squares**0.5
-        common.adam(truth, names, STEPS, common.clipping(truth, CLIP))
+        clip = common.clipping(truth, CLIP)
+        if self.stage > 0 or self.dtype == "f32":
+            common.adam(truth, names, clip)
+            return
+
+        # Without ZeRO the engine doesn't multiply the loss, but the step divides by the scale.
+        def divided(step: int) -> float:
+            scale = self.said[step]
+            return min(1 / scale, CLIP / (truth.norms[step] + 1e-6 * scale))
+
+        common.adam(truth, names, divided, begun=True)
 
     def __call__(self, out: Path) -> dict[str, Any]:
         """Both trainings, and the comparison."""
@@ -161,6 +187,7 @@ class Layout:
                 *args,
                 **kwargs,
                 xy_distribution=False,
+                monitor_mbs_grad=self.each,
                 mv_distribution=True,
                 param_distribution=True,
                 ur_distribution=True,
@@ -174,6 +201,7 @@ class Layout:
 
         self.train(watch, second)
         check = Check("", truth, 1e-5 if self.dtype == "f32" else 2e-2)
+        check.micro = self.each
         check.journal(monitors[0].directory)
         if truth.state != second.state:
             check.problems.append("training has other bits with a monitor")
@@ -201,6 +229,9 @@ def layouts() -> Iterator[tuple[str, Layout]]:
     yield "z1_offload", Layout(1, zero=offload)
     yield "z2_offload", Layout(2, zero=offload)
     yield "z3_offload", Layout(3, zero=offload)
+    for stage in range(4):
+        yield f"z{stage}_each", Layout(stage, each=True)
+    yield "z2_fp16_each", Layout(2, dtype="fp16", each=True)
     yield "z2_before", Layout(2, place="before")
     yield "z3_before", Layout(3, place="before")
     yield "z3_engine", Layout(3, place="engine")

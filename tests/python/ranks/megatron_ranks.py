@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ class Layout:
         micros: int = 2,
         place: str = "after",
         clip: float = CLIP,
+        each: bool = False,
     ) -> None:
+        """each: gradients before the reduction are recorded of each micro step."""
+        self.each = each
         self.tp, self.pp, self.chunks, self.ep = tp, pp, chunks, ep
         self.dtype, self.distributed, self.overlap = dtype, distributed, overlap
         self.sequence, self.tied, self.experts, self.micros = sequence, tied, experts, micros
@@ -180,11 +184,16 @@ class Layout:
             for name, p in chunk.named_parameters():
                 names[p] = f"{number}:{name}"
         local: dict[tuple[str, int], Tensor] = {}
+        alone: dict[tuple[str, int], Tensor] = {}  # the same of micro steps
+        micro_of: dict[str, int] = defaultdict(int)
         step = 0
 
         def collect(name: str) -> Callable[[Tensor], None]:
             def hook(grad: Tensor) -> None:
                 part = grad.detach().float().clone()
+                if self.each:
+                    alone[name, common.by_micro(step, micro_of[name])] = part
+                    micro_of[name] += 1
                 before = local.get((name, step))
                 local[name, step] = part if before is None else before + part
 
@@ -204,6 +213,7 @@ class Layout:
         rank = ps.get_data_parallel_rank()
         scales = []
         for step in range(STEPS):
+            micro_of.clear()
             if watch is None:
                 for p, n in names.items():
                     truth.origin[n, step] = p.detach().clone()
@@ -238,6 +248,8 @@ class Layout:
             monitor.close()
         if watch is None:
             self.finish(truth, names, local, scales)
+            if self.each:
+                truth.unreduced = {(n, at): g / scales[at // 100] for (n, at), g in alone.items()}
         ps.destroy_model_parallel()
 
     def finish(
@@ -267,7 +279,7 @@ class Layout:
                 if getattr(p, "shared_embedding", False) and self.pp > 1:
                     dist.all_reduce(total, group=ps.get_embedding_group())
                 truth.reduced[n, step] = total
-        common.adam(truth, list(names.values()), STEPS, common.clipping(truth, self.clip))
+        common.adam(truth, list(names.values()), common.clipping(truth, self.clip))
 
     def __call__(self, out: Path) -> dict[str, Any]:
         """Both trainings, and the comparison."""
@@ -280,6 +292,7 @@ class Layout:
                 *args,
                 **kwargs,
                 xy_distribution=False,
+                monitor_mbs_grad=self.each,
                 mv_distribution=True,
                 param_distribution=True,
                 ur_distribution=True,
@@ -293,6 +306,7 @@ class Layout:
 
         self.train(watch, second)
         check = Check("", truth, 1e-5 if self.dtype == "f32" else 2e-2)
+        check.micro = self.each
         check.journal(monitors[0].directory)
         if truth.state != second.state:
             check.problems.append("training has other bits with a monitor")
@@ -324,6 +338,9 @@ def layouts() -> Iterator[tuple[str, Layout]]:
     yield "pp_bf16_distributed", Layout(pp=2, dtype="bf16", distributed=True, micros=4)
     yield "ep", Layout(experts=4, ep=2)
     yield "ep_distributed", Layout(experts=4, ep=2, distributed=True)
+    yield "dp_each", Layout(each=True)
+    yield "dp_fp16_each", Layout(each=True, dtype="fp16")
+    yield "pp_chunks_each", Layout(pp=2, chunks=2, micros=4, each=True)
     yield "before_dp", Layout(place="before")
     yield "before_bf16_distributed", Layout(place="before", dtype="bf16", distributed=True)
     yield "before_pp_chunks", Layout(pp=2, chunks=2, micros=4, place="before")
