@@ -357,10 +357,9 @@ def record_all(arguments: argparse.Namespace, base: Path) -> list[Run]:
     for fault, split, kind, seed in plan(arguments.runs, ddp=False):
         found.append(train(fault, split, kind, seed, 200, base, 0))
     healthy = Fault("none", sites=("head",))
-    for split, seed in (("tuned", 9001), ("scored", 9002)):
-        found.append(train(healthy, split, "deep", seed, arguments.healthy, base, 0))
-    for split, seed in (("tuned", 9003), ("scored", 9004)):
-        found.append(train(healthy, split, "moe", seed, arguments.healthy, base, 0))
+    for kind, seed in (("deep", 9001), ("moe", 9003)):
+        found.append(train(healthy, "tuned", kind, seed, arguments.healthy // 5, base, 0))
+        found.append(train(healthy, "scored", kind, seed + 1, arguments.healthy, base, 0))
     queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
     spawn: Any = vars(torch.multiprocessing)["spawn"]
     context = spawn(train_ddp, (arguments.runs, str(base), queue), nprocs=2, join=False)
@@ -487,7 +486,7 @@ def score(rules: list[dict[str, Any]], runs: list[Run], by_alerts: bool) -> None
 def main() -> int:
     parser = argparse.ArgumentParser(description="Score rules on injected faults.")
     parser.add_argument("--runs", type=int, default=2, help="of each fault, split and model")
-    parser.add_argument("--healthy", type=int, default=3000, help="steps of each healthy run")
+    parser.add_argument("--healthy", type=int, default=3000, help="steps of a healthy run")
     parser.add_argument("--keep", type=Path, help="record here; what is there is scored again")
     parser.add_argument("--split", default="tuned,scored")
     arguments = parser.parse_args()

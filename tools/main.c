@@ -24,6 +24,7 @@ static const struct command {
     {"export", tp_tool_export, "write what was recorded as parquet, csv, trend.db …"},
     {"ship", tp_tool_ship, "carry journals to a database, and alerts to people"},
     {"init", tp_tool_init, "print a configuration to begin with"},
+    {"analyse", tp_tool_analyse, "say what went wrong first, over all ranks, and why"},
     {"backtest", tp_tool_backtest, "run alert rules over what was recorded"},
     {"check", tp_tool_check, "validate a configuration file, and say what it will do"},
     {"selftest", tp_tool_selftest, "prove that everything holds on this machine"},

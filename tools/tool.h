@@ -16,6 +16,7 @@ int tp_tool_show(int argc, char **argv);
 int tp_tool_recover(int argc, char **argv);
 int tp_tool_check(int argc, char **argv);
 int tp_tool_backtest(int argc, char **argv);
+int tp_tool_analyse(int argc, char **argv);
 int tp_tool_export(int argc, char **argv);
 int tp_tool_init(int argc, char **argv);
 int tp_tool_ship(int argc, char **argv);

@@ -110,7 +110,10 @@ static bool put_alert(PyObject *dict, const tp_alert *alert)
 {
     const char *rule = tp_rule_name(alert->rule);
     const char *op = tp_op_name(alert->op);
-    return put(dict, "rule", PyUnicode_FromString(rule == NULL ? "" : rule)) &&
+    char text[TP_ALERT_TEXT];
+    tp_alert_describe(alert, text, sizeof(text));
+    return put(dict, "text", PyUnicode_FromString(text)) &&
+           put(dict, "rule", PyUnicode_FromString(rule == NULL ? "" : rule)) &&
            put(dict, "op", PyUnicode_FromString(op == NULL ? "" : op)) &&
            put(dict, "value", PyFloat_FromDouble(alert->value)) &&
            put(dict, "baseline", PyFloat_FromDouble(alert->baseline)) &&

@@ -1,8 +1,11 @@
-"""Put the anomalies of all ranks in the order in which a model computes.
+"""Put the anomalies of all ranks in the order in which a model computes, and say what went wrong.
 
 ``python -m tensorprobe.anomaly_analyse -d DIR/anomaly_detected`` reads every
 ``rank<R>/anomaly.json``, shows the first anomalies, and writes them to ``anomaly_analyse.json``.
-The files may be those of the msprobe Monitor.
+The files may be those of the msprobe Monitor. Of a directory without such files, as an output
+directory or that of one rank is, it reads the journals: ``tensorprobe analyse DIR`` is the same.
+Then a report says for each cause, over all ranks, which tensor went wrong first, why, and how it
+spread; it goes to ``anomaly_analyse.txt`` as well.
 """
 
 from __future__ import annotations
@@ -11,19 +14,23 @@ import argparse
 import ast
 import heapq
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-BEFORE_FORWARD, FORWARD, BACKWARD, OPTIMIZER, AFTER_STEP = range(-1, 4)
-
-_STAGES = {
-    "actv": FORWARD,
-    **dict.fromkeys(("actv_grad", "acc_grad", "pre_grad", "post_grad"), BACKWARD),
-    **dict.fromkeys(("exp_avg", "exp_avg_sq", "mg_direction"), OPTIMIZER),
-    **dict.fromkeys(("adam_update", "adam_ratio", "param_updated", "scalar"), AFTER_STEP),
-}
+from tensorprobe import _core
+from tensorprobe._causes import (
+    Found,
+    alerts_of,
+    describe,
+    order,
+    put_together,
+    read_journal,
+    stage_of,
+)
+from tensorprobe.journal import Alert, Incident, Journal
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,13 @@ class Anomaly:
     @property
     def stage(self) -> int:
         """Which part of a step it belongs to, told by the last part of its tag."""
-        return _STAGES.get(self.tag_name.rpartition("/")[2], BEFORE_FORWARD)
+        return stage_of(self.kind)
+
+    @property
+    def kind(self) -> str:
+        """The last part of its tag; of a collective "comm"."""
+        kind = self.tag_name.rpartition("/")[2]
+        return "comm" if re.fullmatch(r"(pre|post)_-?\d+", kind) else kind
 
     @property
     def order(self) -> tuple[int | str, ...]:
@@ -52,17 +65,10 @@ class Anomaly:
 
         Data goes up the virtual and pipeline stages in the forward, and down again afterwards.
         """
-        up = 1 if self.stage == FORWARD else -1
-        return (
-            self.step,
-            self.micro_step,
-            self.stage,
-            up * self.vpp_stage,
-            up * self.pp_stage,
-            self.call_id,
-            self.rank,
-            self.tag_name,
+        place = order(
+            self.step, self.micro_step, self.kind, self.vpp_stage, self.pp_stage, self.call_id
         )
+        return (*place, self.rank, self.tag_name)
 
 
 class BadFileError(ValueError):
@@ -117,6 +123,55 @@ def find_files(directory: Path) -> list[Path]:
     )
 
 
+def read_journals(directory: Path) -> tuple[list[Found], list[int]]:
+    """Return the alerts and incidents of the latest run in a directory, and its ranks.
+
+    Raises FileNotFoundError when there is no journal.
+    """
+    journals = [Journal(found) for found in _core.find_journals(str(directory))]
+    latest = max(journals, key=lambda journal: journal.run["start_wall_ns"]).run["run_id"]
+    own = [journal for journal in journals if journal.run["run_id"] == latest]
+    found = [item for journal in own for item in read_journal(journal)]
+    return found, sorted({int(journal.run["rank"]) for journal in own})
+
+
+def anomaly_of(found: Found) -> tuple[str, Anomaly]:
+    """Return the entry that ``anomaly.json`` would have for an alert, with its key."""
+    alert = found.what
+    assert isinstance(alert, Alert)
+    tag = found.tag
+    key = f"{tag}_step_{alert.step}_call_{alert.order}_{alert.rule}_{alert.op}"
+    message = f"{alert.rule} in ('{tag}', '{alert.op}') at step {alert.step}: {alert.text}"
+    anomaly = Anomaly(
+        rank=found.rank,
+        step=alert.step,
+        micro_step=alert.micro_step,
+        pp_stage=found.pp_stage,
+        vpp_stage=alert.vpp_stage,
+        call_id=alert.order,
+        tag_name=tag,
+        message=message,
+        group_mates=None,
+    )
+    return key, anomaly
+
+
+def report(found: list[Found], ranks: list[int], steps: Sequence[int], count: int) -> list[str]:
+    """Say in lines what went wrong, one cause after the other."""
+    incidents = [
+        item
+        for item in found
+        if isinstance(item.what, Incident)
+        and (not steps or any(item.what.first_step <= s <= item.what.last_step for s in steps))
+    ]
+    causes = put_together(incidents)
+    lines = [f"{len(causes)} cause{'' if len(causes) == 1 else 's'} in {len(ranks)} ranks"]
+    for number, cause in enumerate(causes[:count], 1):
+        top, *others = describe(cause, alerts_of(cause, found), len(ranks), count)
+        lines += ["", f"{number}. {top}", *others]
+    return lines
+
+
 def find_others(files: list[Path]) -> list[Path]:
     """Return the directories, beside those of these files, of which some anomaly is known.
 
@@ -159,11 +214,18 @@ def _count(text: str) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tensorprobe.anomaly_analyse",
-        description="Show which anomalies came first, over all ranks.",
+        prog="tensorprobe analyse",
+        description="Show which anomalies came first, over all ranks, and why.",
     )
     parser.add_argument(
-        "-d", "--data_path", type=Path, required=True, metavar="DIR", help="anomaly_detected"
+        "directory", type=Path, nargs="?", metavar="DIR", help="the same as --data_path"
+    )
+    parser.add_argument(
+        "-d",
+        "--data_path",
+        type=Path,
+        metavar="DIR",
+        help="anomaly_detected, or a directory with journals",
     )
     parser.add_argument(
         "-o",
@@ -184,25 +246,25 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="'[1, 2]'",
         help="of which steps (default: all)",
     )
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    given.data_path = given.data_path or given.directory
+    if given.data_path is None:
+        parser.error("the directory is missing: write -d DIR")
+    return given
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    given = _arguments(arguments)
-    anomalies: list[tuple[str, Anomaly]] = []
-    status = 0
+def _write(path: Path, text: str) -> bool:
     try:
-        files = find_files(given.data_path)
-    except BadFileError as error:
-        print(error, file=sys.stderr)
-        return 1
-    for path in files:
-        try:
-            anomalies.extend(read_file(path))
-        except BadFileError as error:  # the other ranks still have something to say
-            print(error, file=sys.stderr)
-            status = 1
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(f"{path}: {error.strerror}", file=sys.stderr)
+        return False
+    return True
+
+
+def _show(given: argparse.Namespace, anomalies: list[tuple[str, Anomaly]], ranks: int) -> bool:
+    """Print the first anomalies and write them."""
     found = first(anomalies, given.topk, given.step)
     path = (given.out_path or given.data_path) / "anomaly_analyse.json"
     # Ranks of the ancestors can have the same key: the later one gets a number.
@@ -210,15 +272,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for key, anomaly in found:
         unique = key if key not in entries else f"{key}_{len(entries)}"
         entries[unique] = asdict(anomaly)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        print(f"{path}: {error.strerror}", file=sys.stderr)
-        return 1
+    if not _write(path, json.dumps(entries, indent=1, ensure_ascii=False) + "\n"):
+        return False
     for index, (_, anomaly) in enumerate(found):
         print(f"{index}: rank {anomaly.rank}: {anomaly.message}")
-    print(f"{len(found)} of {len(anomalies)} anomalies of {len(files)} ranks are in {path}")
+    print(f"{len(found)} of {len(anomalies)} anomalies of {ranks} ranks are in {path}")
+    return True
+
+
+def _report(given: argparse.Namespace, found: list[Found], ranks: list[int]) -> bool:
+    lines = report(found, ranks, given.step, given.topk)
+    print("\n" + "\n".join(lines))
+    path = (given.out_path or given.data_path) / "anomaly_analyse.txt"
+    return _write(path, "\n".join(lines) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    given = _arguments(arguments)
+    anomalies: list[tuple[str, Anomaly]] = []
+    files: list[Path] = []
+    status = 0
+    try:
+        found, ranks = read_journals(given.data_path)
+    except FileNotFoundError:
+        found, ranks = [], []
+    try:
+        files = find_files(given.data_path)
+    except BadFileError as error:
+        if not ranks:
+            print(error, file=sys.stderr)
+            return 1
+        anomalies = [anomaly_of(item) for item in found if isinstance(item.what, Alert)]
+    for path in files:
+        try:
+            anomalies.extend(read_file(path))
+        except BadFileError as error:  # the other ranks still have something to say
+            print(error, file=sys.stderr)
+            status = 1
+    if not _show(given, anomalies, len(files) or len(ranks)):
+        return 1
+    if ranks and not _report(given, found, ranks):
+        return 1
     if not anomalies:
         for other in find_others(files):
             print(f"another run has anomalies: python -m tensorprobe.anomaly_analyse -d {other}")

@@ -43,6 +43,8 @@ class Alert:
     slot: int
     incident: int
     """Number of the incident that it belongs to."""
+    text: str
+    """The finding in words."""
 
 
 @dataclass(frozen=True)

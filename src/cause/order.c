@@ -8,6 +8,7 @@ int32_t tp_stage_of(uint32_t quantity)
     case TP_ACTIVATION_GRAD:
     case TP_GRAD_UNREDUCED:
     case TP_GRAD_REDUCED:
+    case TP_COMM: /* most of them reduce gradients */
         return TP_STAGE_BACKWARD;
     case TP_EXP_AVG:
     case TP_EXP_AVG_SQ:

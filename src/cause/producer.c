@@ -186,6 +186,17 @@ static void explain_gradient(const tp_scene *scene, const tp_record *producer, c
     }
 }
 
+/* What came out of a collective, where what this rank gave is as it should be. */
+static void explain_collective(const tp_scene *scene, const tp_record *producer, const tp_key *key,
+                               bool broken, tp_incident *incident)
+{
+    const tp_record *given = find_before(scene, producer, key->name, TP_COMM, TP_ROLE_PRE);
+    if (key->role == TP_ROLE_POST && given != NULL &&
+        !(broken && tp_stats_is_broken(&given->u.stats))) {
+        set(incident, TP_CAUSE_REDUCTION, given, (double)NAN);
+    }
+}
+
 static void explain_moment(const tp_scene *scene, const tp_key *key, tp_incident *incident)
 {
     const tp_record *gradient = find_parameter(scene, key->name, TP_GRAD_REDUCED);
@@ -217,6 +228,9 @@ void tp_producer_explain(const tp_scene *scene, const tp_record *producer, bool 
     case TP_GRAD_UNREDUCED:
     case TP_GRAD_REDUCED:
         explain_gradient(scene, producer, key, broken, incident);
+        break;
+    case TP_COMM:
+        explain_collective(scene, producer, key, broken, incident);
         break;
     case TP_EXP_AVG:
     case TP_EXP_AVG_SQ:

@@ -174,8 +174,11 @@ static void put_cause(line *to, const tp_record *record, const char *of)
         put(to, ". It arises in the backward there: %s, which comes in, is as it should be", of);
         break;
     case TP_CAUSE_REDUCTION:
-        put(to, ". It comes with the reduction over ranks: what this rank gave is finite; look at "
-                "the other ranks");
+        put(to,
+            ". What this rank's backward gave (%s) is as it should be: it comes with the reduction "
+            "over ranks, or with what else changes gradients before the optimizer; look at the "
+            "other ranks",
+            of);
         break;
     case TP_CAUSE_LOSS:
         put(to, ". The backward begins with it: look at the loss, and at what reaches it (%s)", of);

@@ -9,14 +9,17 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
-from tensorprobe import Journal, TrainerMon, anomaly_analyse
+from tensorprobe import Journal, TrainerMon, _causes, anomaly_analyse
 
 BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 FIELDS = [
@@ -30,7 +33,7 @@ FIELDS = [
     "message",
     "group_mates",
 ]
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "targets": {},
     "xy_distribution": True,
     "wg_distribution": True,
@@ -306,7 +309,10 @@ def test_anomalies_of_an_earlier_run_are_pointed_to(
     shown = capsys.readouterr().out.splitlines()
     count = len(json.loads(Path(runs[0], "anomaly.json").read_text()))
     assert shown[0].startswith("0: rank 0: AnomalyNan in ")
-    assert shown[-1].startswith(f"8 of {count} anomalies of 1 ranks are in {runs[0]}")
+    assert shown[8].startswith(f"8 of {count} anomalies of 1 ranks are in {runs[0]}")
+    assert shown[10] == "1 cause in 1 ranks"
+    assert shown[12].startswith("1. step 1, critical, rank 0: AnomalyNan: first in .input (actv): ")
+    assert "It comes with the batch" in shown[12]
     monitor = TrainerMon(CONFIG, output_dir=tmp_path)
     train(monitor, 2, 0)
     capsys.readouterr()
@@ -344,6 +350,117 @@ def test_documented_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ]
     assert stages == sorted(stages, key=lambda s: (not s[0], s[1] if s[0] else -s[1]))
     assert len(stages) == 2 * len(own)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands in a step of all ranks, for the model of the order."""
+
+    step: int
+    micro: int
+    stage: int
+    vpp: int
+    pp: int
+    call: int
+
+
+def runs_before(a: Place, b: Place) -> bool:
+    """Say the order of a pipeline as a schedule would: by walking it, not by comparing keys."""
+    for step in range(3):
+        for micro in range(3):
+            for stage in (-1, 0, 1, 2, 3):
+                chunks = range(3) if stage == 0 else range(2, -1, -1)
+                stages = range(4) if stage == 0 else range(3, -1, -1)
+                for vpp in chunks:
+                    for pp in stages:
+                        for call in range(-1, 6):
+                            here = Place(step, micro, stage, vpp, pp, call)
+                            if here == b:
+                                return False
+                            if here == a:
+                                return True
+    raise AssertionError("neither is a place")
+
+
+places = st.builds(
+    Place,
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(-1, 3),
+    st.integers(0, 2),
+    st.integers(0, 3),
+    st.integers(-1, 5),
+)
+KIND_OF_STAGE = {-1: "param_origin", 0: "actv", 1: "actv_grad", 2: "exp_avg", 3: "param_updated"}
+
+
+@settings(max_examples=300, deadline=None)
+@given(places, places)
+def test_order_is_that_of_a_pipeline(a: Place, b: Place) -> None:
+    keys = [
+        _causes.order(p.step, p.micro, KIND_OF_STAGE[p.stage], p.vpp, p.pp, p.call) for p in (a, b)
+    ]
+    assert (keys[0] < keys[1]) == runs_before(a, b)
+    assert (keys[0] == keys[1]) == (a == b)
+
+
+WORKER = """
+import os, sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from tensorprobe import TrainerMon
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+monitor = TrainerMon({config!r}, output_dir=sys.argv[3], run_id="one")
+monitor.set_monitor(model, optimizer)
+for step in range(12):
+    x = torch.ones(2, 4)
+    if step == 5 and rank == 1:
+        x[0, 2] = float("nan")
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+monitor.close()
+dist.destroy_process_group()
+"""
+
+
+def test_the_rank_that_was_first(tmp_path: Path) -> None:
+    """A bad batch of rank 1 reaches rank 0 by the gradients: one cause, and it is rank 1's."""
+    config = {**CONFIG, "param_distribution": True, "alert": {"rules": CONFIG["alert"]["rules"]}}
+    base = tmp_path / "out"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER.replace("{config!r}", repr(config)), str(rank),
+             str(tmp_path / "store"), str(base)],
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
+    done = subprocess.run(
+        [BUILD / "tools/tensorprobe", "analyse", base, "-o", tmp_path, "-k", "3"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"TENSORPROBE_PYTHON": sys.executable},
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("0: rank 1: AnomalyNan in ('0:")
+    report = (tmp_path / "anomaly_analyse.txt").read_text().splitlines()
+    assert report == lines[lines.index("1 cause in 2 ranks") :]
+    assert report[2].startswith("1. step 5, critical, rank 1: AnomalyNan: first in ")
+    assert "It comes with the batch" in report[2]
+    assert report[3].endswith(" alerts until step 11, on 2 of 2 ranks")
+    found = sum(len(Journal(path).alerts()) for path in base.glob("*rank*"))
+    assert int(report[3].split()[0]) == found > 50
+    assert report[4].startswith("  in its first step: ")
+    entries = json.loads((tmp_path / "anomaly_analyse.json").read_text())
+    assert [entry["rank"] for entry in entries.values()] == [1, 1, 1]
+    assert all(list(entry) == FIELDS for entry in entries.values())
 
 
 BAD = [
