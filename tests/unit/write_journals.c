@@ -1,7 +1,7 @@
 /* Writes the journals of a made-up run, for tests that compare what arrives at a server with the
  * same formulas in NumPy:
  *
- *     write_journals DIRECTORY RANKS SERIES STEPS SEGMENT_BYTES PAUSE_US [END]
+ *     write_journals DIRECTORY RUN_ID RANKS SERIES STEPS SEGMENT_BYTES PAUSE_US [END]
  *
  * A step of each rank in turn, then the pause. Each rank has its directory's lock until its end.
  * END "leave" ends without a word, as a killed process does. */
@@ -109,13 +109,32 @@ static void append_step(tp_journal *journal, tp_record *records, uint32_t rank, 
     if (step == ALERT_STEP && (rank == 1 || rank == 2)) {
         tp_record alert = {.state = TP_SLOT_DONE, .key = 5, .order = 5, .kind = TP_RECORD_ALERT};
         alert.micro_step = 1;
-        alert.u.alert = (tp_alert){.rule = TP_RULE_ANOMALY_NAN,
-                                   .op = TP_OP_NANS,
-                                   .value = 1,
-                                   .baseline = (double)NAN,
-                                   .threshold = (double)NAN,
-                                   .more = 3};
-        must(tp_journal_append_alerts(journal, step, &alert, 1, &error) == TP_OK, error.message);
+        tp_record both[] = {alert, alert};
+        both[0].u.alert = (tp_alert){.rule = TP_RULE_ANOMALY_NAN,
+                                     .op = TP_OP_NANS,
+                                     .value = 1,
+                                     .baseline = (double)NAN,
+                                     .threshold = (double)NAN,
+                                     .more = 3,
+                                     .incident = 1};
+        both[1].kind = TP_RECORD_INCIDENT;
+        both[1].u.incident = (tp_incident){.number = 1,
+                                           .state = TP_INCIDENT_BEGINS,
+                                           .severity = TP_SEVERITY_CRITICAL,
+                                           .rule = TP_RULE_ANOMALY_NAN,
+                                           .op = TP_OP_NANS,
+                                           .value = 1,
+                                           .baseline = (double)NAN,
+                                           .threshold = (double)NAN,
+                                           .first_step = step,
+                                           .last_step = step,
+                                           .steps = 1,
+                                           .alerts = 4,
+                                           .series = 4,
+                                           .element = TP_NO_INDEX,
+                                           .evidence = (double)NAN,
+                                           .witness = TP_NO_KEY};
+        must(tp_journal_append_alerts(journal, step, both, 2, &error) == TP_OK, error.message);
     }
 }
 
@@ -135,11 +154,11 @@ int main(int argc, char **argv)
     tp_journal *journals[RANKS_MAX];
     tp_registry *registry;
     tp_error error = {0};
-    must(argc >= 7, "wrong arguments");
-    const uint32_t ranks = (uint32_t)atoi(argv[2]);
-    const uint32_t series = (uint32_t)atoi(argv[3]);
-    const uint32_t steps = (uint32_t)atoi(argv[4]);
-    const long pause_us = atol(argv[6]);
+    must(argc >= 8, "wrong arguments");
+    const uint32_t ranks = (uint32_t)atoi(argv[3]);
+    const uint32_t series = (uint32_t)atoi(argv[4]);
+    const uint32_t steps = (uint32_t)atoi(argv[5]);
+    const long pause_us = atol(argv[7]);
     const struct timespec pause = {pause_us / 1000000, pause_us % 1000000 * 1000};
     must(ranks <= RANKS_MAX && series <= SERIES_MAX, "too much");
     tp_record *records = calloc(series, sizeof *records);
@@ -147,11 +166,13 @@ int main(int argc, char **argv)
     fill_registry(registry, series);
     for (uint32_t rank = 0; rank < ranks; rank++) {
         char directory[4000];
-        const tp_run_info run = {.run_id = "1234abcd", .rank = rank, .start_wall_ns = 1800000000};
-        snprintf(directory, sizeof directory, "%s/Dec01_12-00-00-rank%u-1234abcd", argv[1], rank);
+        tp_run_info run = {.rank = rank, .start_wall_ns = 1700000000000000000};
+        snprintf(run.run_id, sizeof run.run_id, "%s", argv[2]);
+        snprintf(directory, sizeof directory, "%s/Dec01_12-00-00-rank%u-%s", argv[1], rank,
+                 argv[2]);
         take_lock(directory, locks[rank]);
         must(tp_journal_open(&journals[rank], directory, &run, registry,
-                             strtoull(argv[5], NULL, 10), &error) == TP_OK,
+                             strtoull(argv[6], NULL, 10), &error) == TP_OK,
              error.message);
     }
     for (uint32_t step = 0; step < steps; step++) {
@@ -161,7 +182,7 @@ int main(int argc, char **argv)
         nanosleep(&pause, NULL);
     }
     for (uint32_t rank = 0; rank < ranks; rank++) {
-        if (argc > 7) {
+        if (argc > 8) {
             tp_journal_leave(&journals[rank]);
         } else {
             must(tp_journal_close(&journals[rank], &error) == TP_OK, error.message);
