@@ -7,13 +7,13 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-#define STORED_SIZE 20 /* rule, first and last step */
+#define STORED_SIZE 24 /* kind, rank, first and last step */
 
-static tp_episode *find(const tp_episodes *episodes, const char *job, uint32_t rule)
+static tp_episode *find(const tp_episodes *episodes, const char *job, uint32_t kind)
 {
     tp_episode *list = (void *)episodes->episodes.data;
     for (size_t i = 0; i < episodes->episodes.size / sizeof *list; i++) {
-        if (list[i].rule == rule && strcmp(list[i].job, job) == 0) {
+        if (list[i].kind == kind && strcmp(list[i].job, job) == 0) {
             return &list[i];
         }
     }
@@ -30,15 +30,13 @@ static size_t pending_count(const tp_episodes *episodes)
     return episodes->pending.size / sizeof(tp_pending);
 }
 
-/* The message of this step that still waits, or of a later one of the same episode, whose beginning
- * this is. */
-static tp_pending *find_pending(const tp_episodes *episodes, const tp_alert_place *place,
-                                uint32_t rule)
+/* The message of an episode's beginning, if it still waits. */
+static tp_pending *find_beginning(const tp_episodes *episodes, const tp_episode *episode)
 {
     for (size_t i = 0; i < pending_count(episodes); i++) {
         tp_pending *pending = pending_at(episodes, i);
-        if (pending->rule == rule && strcmp(pending->message.job, place->job) == 0 &&
-            (pending->message.step == place->step || pending->message.step == place->step + 1)) {
+        if (pending->kind == episode->kind && strcmp(pending->message.job, episode->job) == 0 &&
+            pending->message.step == episode->first_step) {
             return pending;
         }
     }
@@ -46,21 +44,11 @@ static tp_pending *find_pending(const tp_episodes *episodes, const tp_alert_plac
 }
 
 /* One line: what is in names may be anything. */
-static char *describe(const tp_alert *alert, const tp_alert_place *place, uint64_t times)
+static char *describe(const tp_finding *finding)
 {
-    char what[TP_ALERT_TEXT];
     tp_buf text = TP_BUF_INIT;
-    const char *rule = tp_rule_name(alert->rule);
-    tp_alert_describe(alert, what, sizeof what);
-    tp_buf_printf(&text, "step %" PRIu64 ", rank %" PRIu32 ": %s: first in %.512s (%s): %s",
-                  place->step, place->rank, rule != NULL ? rule : "?",
-                  place->row[0] != '\0' ? place->row : "the root module", place->quantity, what);
-    if (alert->more > 0) {
-        tp_buf_printf(&text, "; %" PRIu64 " more after it", alert->more);
-    }
-    if (times > 1) {
-        tp_buf_printf(&text, "; the %" PRIu64 "th step in a row", times);
-    }
+    tp_buf_printf(&text, "step %" PRIu64 ", rank %" PRIu32 ": %s%s", finding->step, finding->rank,
+                  finding->state == TP_FINDING_GROWS ? "goes on: " : "", finding->text);
     tp_buf_put(&text, "", 1);
     char *copy = text.failed ? NULL : tp_strdup((const char *)text.data);
     for (char *c = copy; copy != NULL && *c != '\0'; c++) {
@@ -70,21 +58,19 @@ static char *describe(const tp_alert *alert, const tp_alert_place *place, uint64
     return copy;
 }
 
-static tp_status add_pending(tp_episodes *episodes, const tp_alert *alert,
-                             const tp_alert_place *place, uint64_t times)
+static tp_status add_pending(tp_episodes *episodes, const tp_finding *finding)
 {
-    const char *rule = tp_rule_name(alert->rule);
     tp_pending pending = {
-        .message = {.rule = rule != NULL ? rule : "?",
-                    .step = place->step,
-                    .wall_ns = place->wall_ns,
-                    .rank = place->rank,
+        .message = {.rule = finding->rule,
+                    .step = finding->step,
+                    .wall_ns = finding->wall_ns,
+                    .rank = finding->rank,
                     .ranks = 1,
-                    .text = describe(alert, place, times)},
-        .rule = alert->rule,
+                    .text = describe(finding)},
+        .kind = finding->kind,
         .seen_at = tp_clock_monotonic(),
     };
-    snprintf(pending.message.job, sizeof pending.message.job, "%s", place->job);
+    snprintf(pending.message.job, sizeof pending.message.job, "%s", finding->job);
     const size_t size = episodes->pending.size;
     if (pending.message.text != NULL) {
         tp_buf_put(&episodes->pending, &pending, sizeof pending);
@@ -98,64 +84,72 @@ static tp_status add_pending(tp_episodes *episodes, const tp_alert *alert,
     return TP_OK;
 }
 
-/* The same from another rank, or what came a step earlier there: the first of them is named. */
-static tp_status join(tp_pending *pending, const tp_alert *alert, const tp_alert_place *place)
+static tp_status begin(tp_episodes *episodes, tp_episode *episode, const tp_finding *finding)
 {
-    tp_message *message = &pending->message;
-    message->ranks++;
-    if (place->step > message->step ||
-        (place->step == message->step && place->rank > message->rank)) {
+    tp_episode new = {.kind = finding->kind,
+                      .rank = finding->rank,
+                      .first_step = finding->step,
+                      .last_step = finding->step};
+    snprintf(new.job, sizeof new.job, "%s", finding->job);
+    tp_status status = add_pending(episodes, finding);
+    if (status == TP_OK && episode != NULL) {
+        *episode = new;
+    } else if (status == TP_OK) {
+        tp_buf_put(&episodes->episodes, &new, sizeof new);
+        status = episodes->episodes.failed ? TP_ERR_NOMEM : TP_OK;
+    }
+    return status;
+}
+
+/* Another rank has it, too. The one that had it first is named, as long as nobody has been told. */
+static tp_status join(tp_episodes *episodes, tp_episode *episode, const tp_finding *finding)
+{
+    tp_pending *pending = find_beginning(episodes, episode);
+    const bool is_first = finding->step < episode->first_step ||
+                          (finding->step == episode->first_step && finding->rank < episode->rank);
+    if (pending == NULL) {
         return TP_OK;
     }
-    char *text = describe(alert, place, 1);
-    if (text == NULL) {
-        return TP_ERR_NOMEM;
+    if (is_first) {
+        char *text = describe(finding);
+        if (text == NULL) {
+            return TP_ERR_NOMEM;
+        }
+        tp_free(pending->message.text);
+        pending->message.text = text;
+        pending->message.rule = finding->rule;
+        pending->message.step = finding->step;
+        pending->message.rank = finding->rank;
+        pending->message.wall_ns = finding->wall_ns;
+        episode->first_step = finding->step;
+        episode->rank = finding->rank;
     }
-    tp_free(message->text);
-    message->text = text;
-    message->step = place->step;
-    message->rank = place->rank;
-    message->wall_ns = place->wall_ns;
+    pending->message.ranks++;
     return TP_OK;
 }
 
-static uint64_t power_of_ten_below(uint64_t number)
+tp_status tp_episodes_add(tp_episodes *episodes, const tp_finding *finding)
 {
-    uint64_t power = 1;
-    while (number / 10 >= power) {
-        power *= 10;
-    }
-    return power;
-}
-
-tp_status tp_episodes_add(tp_episodes *episodes, const tp_alert *alert, const tp_alert_place *place)
-{
-    tp_episode *episode = find(episodes, place->job, alert->rule);
-    if (episode == NULL) {
-        tp_episode first = {
-            .rule = alert->rule, .first_step = place->step, .last_step = place->step};
-        snprintf(first.job, sizeof first.job, "%s", place->job);
-        tp_buf_put(&episodes->episodes, &first, sizeof first);
-        return episodes->episodes.failed ? TP_ERR_NOMEM : add_pending(episodes, alert, place, 1);
-    }
-    tp_pending *pending = find_pending(episodes, place, alert->rule);
-    if (pending != NULL && pending->message.step <= episode->first_step) {
-        episode->first_step = place->step < episode->first_step ? place->step : episode->first_step;
-        return join(pending, alert, place);
-    }
-    if (place->step > episode->last_step + 1 || place->step + 1 < episode->first_step) {
-        if (place->step > episode->last_step) {
-            episode->first_step = place->step;
-            episode->last_step = place->step;
+    tp_episode *episode = find(episodes, finding->job, finding->kind);
+    const bool is_same = episode != NULL &&
+                         finding->step <= episode->last_step + TP_INCIDENT_QUIET &&
+                         finding->step + TP_INCIDENT_QUIET >= episode->first_step;
+    tp_status status = TP_OK;
+    if (finding->state == TP_FINDING_GOES_ON) {
+        if (!is_same) {
+            return TP_OK;
         }
-        return add_pending(episodes, alert, place, 1);
+    } else if (!is_same) {
+        return begin(episodes, episode, finding);
+    } else if (finding->state == TP_FINDING_BEGINS) {
+        status = join(episodes, episode, finding);
+    } else if (finding->rank == episode->rank) {
+        status = add_pending(episodes, finding);
     }
-    if (place->step <= episode->last_step) {
-        return TP_OK; /* another rank, where it is known by now */
+    if (status == TP_OK && finding->step > episode->last_step) {
+        episode->last_step = finding->step;
     }
-    episode->last_step = place->step;
-    const uint64_t times = place->step - episode->first_step + 1;
-    return power_of_ten_below(times) == times ? add_pending(episodes, alert, place, times) : TP_OK;
+    return status;
 }
 
 uint32_t tp_episodes_ready(const tp_episodes *episodes, uint64_t seen_before)
@@ -169,12 +163,15 @@ uint32_t tp_episodes_ready(const tp_episodes *episodes, uint64_t seen_before)
 
 void tp_episodes_sent(tp_episodes *episodes, uint32_t count)
 {
+    const size_t size = count * sizeof(tp_pending);
     for (uint32_t i = 0; i < count; i++) {
         tp_free(pending_at(episodes, i)->message.text);
     }
-    const size_t size = count * sizeof(tp_pending);
-    memmove(episodes->pending.data, episodes->pending.data + size, episodes->pending.size - size);
-    episodes->pending.size -= size;
+    if (count > 0) {
+        memmove(episodes->pending.data, episodes->pending.data + size,
+                episodes->pending.size - size);
+        episodes->pending.size -= size;
+    }
 }
 
 void tp_episodes_store(const tp_episodes *episodes, const char *job, tp_buf *blob)
@@ -182,7 +179,8 @@ void tp_episodes_store(const tp_episodes *episodes, const char *job, tp_buf *blo
     const tp_episode *list = (const void *)episodes->episodes.data;
     for (size_t i = 0; i < episodes->episodes.size / sizeof *list; i++) {
         if (strcmp(list[i].job, job) == 0) {
-            tp_buf_put_u32(blob, list[i].rule);
+            tp_buf_put_u32(blob, list[i].kind);
+            tp_buf_put_u32(blob, list[i].rank);
             tp_buf_put_u64(blob, list[i].first_step);
             tp_buf_put_u64(blob, list[i].last_step);
         }
@@ -193,19 +191,17 @@ tp_status tp_episodes_load(tp_episodes *episodes, const char *job, const tp_buf 
 {
     for (size_t at = 0; at + STORED_SIZE <= blob->size; at += STORED_SIZE) {
         const uint8_t *bytes = blob->data + at;
-        tp_episode stored = {.rule = tp_get_u32(bytes),
-                             .first_step = tp_get_u64(bytes + 4),
-                             .last_step = tp_get_u64(bytes + 12)};
-        tp_episode *known = find(episodes, job, stored.rule);
-        if (known != NULL) {
-            if (stored.last_step > known->last_step) {
-                known->first_step = stored.first_step;
-                known->last_step = stored.last_step;
-            }
-            continue;
-        }
+        tp_episode stored = {.kind = tp_get_u32(bytes),
+                             .rank = tp_get_u32(bytes + 4),
+                             .first_step = tp_get_u64(bytes + 8),
+                             .last_step = tp_get_u64(bytes + 16)};
+        tp_episode *known = find(episodes, job, stored.kind);
         snprintf(stored.job, sizeof stored.job, "%s", job);
-        tp_buf_put(&episodes->episodes, &stored, sizeof stored);
+        if (known == NULL) {
+            tp_buf_put(&episodes->episodes, &stored, sizeof stored);
+        } else if (stored.last_step > known->last_step) {
+            *known = stored;
+        }
     }
     return episodes->episodes.failed ? TP_ERR_NOMEM : TP_OK;
 }

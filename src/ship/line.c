@@ -265,8 +265,9 @@ static void put_line(line_server *server, const line_run *run, const char *measu
         tp_buf_printf(out, "%s", (const char *)run->names.data + begin);
     }
     tp_buf_printf(out, ",attempt=%" PRId64, cells[0].u.integer);
-    if (rows->table == TP_TABLE_ALERT) {
-        put_tag(out, "rule", tp_rows_text(rows, &cells[column_of(table, "rule")]));
+    const uint32_t rule = column_of(table, "rule");
+    if (rule < table->column_count) {
+        put_tag(out, "rule", tp_rows_text(rows, &cells[rule]));
     }
     for (uint32_t c = 1; c < table->column_count; c++) {
         put_field(out, table->columns[c].name, &cells[c], &first);
@@ -277,10 +278,9 @@ static void put_line(line_server *server, const line_run *run, const char *measu
 static tp_status line_insert(void *private, int64_t number, const tp_rows *rows, tp_error *error)
 {
     static const char *const measurements[TP_TABLE_COUNT] = {
-        [TP_TABLE_STEP] = "tensorprobe_step",
-        [TP_TABLE_VALUE] = "tensorprobe",
-        [TP_TABLE_ROLLUP] = "tensorprobe_rollup",
-        [TP_TABLE_ALERT] = "tensorprobe_alert",
+        [TP_TABLE_STEP] = "tensorprobe_step",         [TP_TABLE_VALUE] = "tensorprobe",
+        [TP_TABLE_ROLLUP] = "tensorprobe_rollup",     [TP_TABLE_ALERT] = "tensorprobe_alert",
+        [TP_TABLE_INCIDENT] = "tensorprobe_incident",
     };
     line_server *server = private;
     line_run *run = run_of(server, number);

@@ -77,7 +77,7 @@ static tp_status make_tables(mariadb *db, tp_error *error)
 {
     tp_buf sql = TP_BUF_INIT;
     tp_status status =
-        run_select(db, "SELECT 1 FROM tp_run, tp_alert, exception_message LIMIT 0", NULL);
+        run_select(db, "SELECT 1 FROM tp_run, tp_incident, exception_message LIMIT 0", NULL);
     if (status == TP_OK) {
         return TP_OK; /* who may not make tables may still fill them */
     }

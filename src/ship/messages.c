@@ -16,7 +16,8 @@
 #define PAUSE_NS 200000000
 #define SETTLE_NS UINT64_C(2000000000) /* for the same alert on other ranks */
 #define STORE_NS UINT64_C(1000000000)
-#define RULES_MAX 32
+#define RULES_MAX 64
+#define INCIDENTS_MAX 4 /* of a rank that are open: two at most */
 #define FAILURES_MAX 8
 
 /* A journal that is read for its alerts. */
@@ -27,6 +28,11 @@ typedef struct source {
     tp_position stored;   /* and known to people up to here */
     uint64_t step;        /* last one that was read */
     int64_t wall_ns;      /* of it */
+    struct {
+        uint64_t number;
+        uint32_t kind;
+    } incidents[INCIDENTS_MAX]; /* that began last */
+    uint32_t next_incident;
 } source;
 
 typedef struct post {
@@ -71,35 +77,97 @@ static tp_status open_source(post *p, tp_member *member, tp_error *error)
     return status;
 }
 
-/* The first of each rule: alerts come in execution order. */
+/* The kind of an incident of this rank by its number; 0: its beginning was not seen. */
+static uint32_t kind_of(const source *s, uint64_t number)
+{
+    for (uint32_t i = 0; number != 0 && i < INCIDENTS_MAX; i++) {
+        if (s->incidents[i].number == number) {
+            return s->incidents[i].kind;
+        }
+    }
+    return 0;
+}
+
+static void remember(source *s, const tp_incident *incident, uint32_t kind)
+{
+    s->incidents[s->next_incident].number = incident->number;
+    s->incidents[s->next_incident].kind = kind;
+    s->next_incident = (s->next_incident + 1) % INCIDENTS_MAX;
+}
+
+static tp_status add_incident(post *p, source *s, const tp_record *record, tp_finding *finding)
+{
+    const tp_incident *incident = &record->u.incident;
+    const tp_key *key = tp_reader_key(s->reader, record->key);
+    char text[TP_INCIDENT_TEXT];
+    if (key == NULL || incident->state == TP_INCIDENT_ENDS) {
+        return TP_OK;
+    }
+    finding->kind = incident->severity == TP_SEVERITY_CRITICAL ? TP_KIND_BROKEN : TP_KIND_OTHER;
+    if (kind_of(s, incident->number) == 0) {
+        remember(s, incident, finding->kind);
+    }
+    tp_incident_describe(record, key, tp_reader_key(s->reader, incident->witness), text,
+                         sizeof text);
+    const char *rule = tp_rule_name(incident->rule);
+    finding->state = incident->state == TP_INCIDENT_GROWS ? TP_FINDING_GROWS : TP_FINDING_BEGINS;
+    finding->rule = rule != NULL ? rule : "?";
+    finding->text = text;
+    return tp_episodes_add(&p->episodes, finding);
+}
+
+/* One that belongs to no incident tells for itself, as older journals have them. */
+static tp_status add_alert(post *p, source *s, const tp_record *record, tp_finding *finding)
+{
+    const tp_alert *alert = &record->u.alert;
+    const tp_key *key = tp_reader_key(s->reader, record->key);
+    const char *rule = tp_rule_name(alert->rule);
+    char what[TP_ALERT_TEXT];
+    char row[512];
+    char text[1024];
+    if (alert->incident != 0) {
+        finding->kind = kind_of(s, alert->incident);
+        finding->state = TP_FINDING_GOES_ON;
+        return tp_episodes_add(&p->episodes, finding);
+    }
+    if (key == NULL) {
+        return TP_OK;
+    }
+    const char *quantity = tp_quantity_name(key->quantity);
+    tp_row_name(key, record->call, row, sizeof row);
+    tp_alert_describe(alert, what, sizeof what);
+    finding->kind = alert->rule;
+    finding->state = TP_FINDING_BEGINS;
+    finding->rule = rule != NULL ? rule : "?";
+    snprintf(text, sizeof text, "%s: first in %s (%s): %s", finding->rule,
+             row[0] != '\0' ? row : "the root module", quantity != NULL ? quantity : "?", what);
+    finding->text = text;
+    return tp_episodes_add(&p->episodes, finding);
+}
+
+/* Of the alerts the first of each rule is enough: they come in execution order. */
 static tp_status add_alerts(post *p, source *s, const tp_item *item, tp_error *error)
 {
     bool seen[RULES_MAX] = {false};
-    char row[512];
+    tp_status status = TP_OK;
     const tp_run_info *run = tp_reader_run(s->reader);
-    for (uint64_t i = 0; i < item->batch.count; i++) {
+    tp_finding finding = {
+        .job = run->run_id,
+        .rank = run->rank,
+        .step = item->batch.step,
+        .wall_ns = item->batch.step == s->step ? s->wall_ns : tp_clock_wall(),
+    };
+    for (uint64_t i = 0; status == TP_OK && i < item->batch.count; i++) {
         const tp_record *record = &item->batch.records[i];
-        const uint32_t rule = record->u.alert.rule;
-        const tp_key *key = tp_reader_key(s->reader, record->key);
-        if (record->kind != TP_RECORD_ALERT || rule >= RULES_MAX || seen[rule] || key == NULL) {
-            continue;
-        }
-        seen[rule] = true;
-        const char *quantity = tp_quantity_name(key->quantity);
-        tp_row_name(key, record->call, row, sizeof row);
-        const tp_alert_place place = {
-            .job = run->run_id,
-            .rank = run->rank,
-            .step = item->batch.step,
-            .wall_ns = item->batch.step == s->step ? s->wall_ns : tp_clock_wall(),
-            .row = row,
-            .quantity = quantity != NULL ? quantity : "?",
-        };
-        if (tp_episodes_add(&p->episodes, &record->u.alert, &place) != TP_OK) {
-            return tp_fail(error, TP_ERR_NOMEM, "no memory for messages");
+        if (record->kind == TP_RECORD_INCIDENT) {
+            status = add_incident(p, s, record, &finding);
+        } else if (record->kind == TP_RECORD_ALERT && record->u.alert.rule < RULES_MAX &&
+                   !seen[record->u.alert.rule]) {
+            seen[record->u.alert.rule] = true;
+            status = add_alert(p, s, record, &finding);
         }
     }
-    return TP_OK;
+    return status == TP_OK ? TP_OK : tp_fail(error, status, "no memory for messages");
 }
 
 static tp_status read_source(post *p, source *s, tp_error *error)
@@ -257,7 +325,9 @@ static tp_status deliver(post *p, tp_error *error)
         if (at_end && p->episodes.pending.size == 0) {
             return TP_OK;
         }
-        if (at_end && tp_retry_lasts(&p->retry) > p->options->patience_ns) {
+        const bool refused_by_hand = p->retry.since != 0 && p->retry.last.code == TP_ERR_STATE &&
+                                     p->options->scope.trainer < 0;
+        if (at_end && (refused_by_hand || tp_retry_lasts(&p->retry) > p->options->patience_ns)) {
             *error = p->retry.last;
             return error->code;
         }

@@ -100,7 +100,7 @@ static tp_status make_tables(postgres *pg, tp_error *error)
     PGresult *there;
     tp_status status = query(pg,
                              "SELECT to_regclass('tp_run') IS NOT NULL AND "
-                             "to_regclass('tp_alert') IS NOT NULL AND "
+                             "to_regclass('tp_incident') IS NOT NULL AND "
                              "to_regclass('exception_message') IS NOT NULL",
                              0, NULL, &there, error);
     if (status != TP_OK) {

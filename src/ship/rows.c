@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/text.h"
+
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 #define INTEGER(name)                                                                              \
@@ -51,9 +53,17 @@ static const tp_column rollup_columns[] = {
 };
 
 static const tp_column alert_columns[] = {
-    INTEGER("attempt"), INTEGER("step"),    INTEGER("series"), INTEGER("position"),
-    TEXT("rule"),       TEXT("op"),         REAL("value"),     REAL("baseline"),
-    REAL("threshold"),  INTEGER("samples"), TEXT("message"),
+    INTEGER("attempt"),  INTEGER("step"),  INTEGER("series"),
+    INTEGER("position"), TEXT("rule"),     {"op", TP_CELL_TEXT, true},
+    REAL("value"),       REAL("baseline"), REAL("threshold"),
+    INTEGER("samples"),  TEXT("message"),
+};
+
+static const tp_column incident_columns[] = {
+    INTEGER("attempt"),    INTEGER("step"),      INTEGER("series"), INTEGER("number"),
+    TEXT("state"),         TEXT("severity"),     TEXT("cause"),     TEXT("rule"),
+    INTEGER("first_step"), INTEGER("last_step"), INTEGER("steps"),  INTEGER("alerts"),
+    TEXT("message"),
 };
 
 const tp_table tp_tables[TP_TABLE_COUNT] = {
@@ -63,6 +73,7 @@ const tp_table tp_tables[TP_TABLE_COUNT] = {
     [TP_TABLE_ROLLUP] = {"tp_rollup", rollup_columns, LENGTH(rollup_columns), NULL,
                          "series, first_step"},
     [TP_TABLE_ALERT] = {"tp_alert", alert_columns, LENGTH(alert_columns), NULL, "step"},
+    [TP_TABLE_INCIDENT] = {"tp_incident", incident_columns, LENGTH(incident_columns), NULL, "step"},
 };
 
 void tp_rows_clear(tp_rows *rows)
@@ -98,15 +109,27 @@ void tp_rows_add_real(tp_rows *rows, double value)
     add(rows, (tp_cell){.kind = TP_CELL_REAL, .u.real = value});
 }
 
+/* Servers refuse what is no UTF-8, and would refuse it again and again. */
 void tp_rows_add_text(tp_rows *rows, const char *text)
 {
+    const size_t begin = rows->texts.size;
     if (text == NULL) {
         add(rows, (tp_cell){.kind = TP_CELL_NULL});
         return;
     }
-    const size_t size = strlen(text);
-    add(rows, (tp_cell){.kind = TP_CELL_TEXT, .size = (uint32_t)size, .u.text = rows->texts.size});
-    tp_buf_put(&rows->texts, text, size + 1);
+    while (*text != '\0') {
+        const size_t size = tp_text_character(text);
+        if (size > 0) {
+            tp_buf_put(&rows->texts, text, size);
+        } else {
+            tp_buf_put(&rows->texts, TP_TEXT_REPLACEMENT, strlen(TP_TEXT_REPLACEMENT));
+        }
+        text += size > 0 ? size : 1;
+    }
+    add(rows, (tp_cell){.kind = TP_CELL_TEXT,
+                        .size = (uint32_t)(rows->texts.size - begin),
+                        .u.text = begin});
+    tp_buf_put(&rows->texts, "", 1);
 }
 
 void tp_rows_end(tp_rows *rows)

@@ -13,6 +13,7 @@ typedef enum tp_table_id {
     TP_TABLE_VALUE,
     TP_TABLE_ROLLUP,
     TP_TABLE_ALERT,
+    TP_TABLE_INCIDENT,
     TP_TABLE_COUNT,
 } tp_table_id;
 

@@ -219,11 +219,12 @@ static void put_value(tp_rows *rows, const tp_batch *batch, const tp_record *rec
                       uint32_t series, const int64_t *dims, uint32_t ndim)
 {
     const tp_stats *stats = &record->u.stats;
+    const char *dtype = tp_dtype_name(record->dtype);
     tp_rows_add_integer(rows, batch->attempt);
     tp_rows_add_integer(rows, batch->step);
     tp_rows_add_integer(rows, series);
     tp_rows_add_integer(rows, record->order);
-    tp_rows_add_text(rows, tp_dtype_name(record->dtype));
+    tp_rows_add_text(rows, dtype != NULL ? dtype : "?");
     put_shape(rows, dims, ndim);
     tp_rows_add_integer(rows, stats->count);
     tp_rows_add_integer(rows, stats->nan);
@@ -334,26 +335,16 @@ static tp_status add_batch(delivery *d, const tp_item *item)
     return status;
 }
 
-static tp_status add_alert(delivery *d, const tp_batch *batch, const tp_record *record)
+static void put_alert(tp_rows *rows, const tp_batch *batch, const tp_record *record,
+                      uint32_t series)
 {
-    tp_stream *stream = d->stream;
-    tp_rows *rows = &d->link->rows[TP_TABLE_ALERT];
     const tp_alert *alert = &record->u.alert;
-    const tp_key *key = tp_reader_key(stream->reader, record->key);
     const char *rule = tp_rule_name(alert->rule);
     char message[TP_ALERT_TEXT];
-    uint32_t number = 0;
-    if (key == NULL || record->kind != TP_RECORD_ALERT) {
-        return TP_OK;
-    }
-    if (tp_series_find(&stream->series, key, record, &stream->config->selection, true,
-                       &d->link->rows[TP_TABLE_SERIES], &number) != TP_OK) {
-        return no_memory(d);
-    }
     tp_alert_describe(alert, message, sizeof message);
     tp_rows_add_integer(rows, batch->attempt);
     tp_rows_add_integer(rows, batch->step);
-    tp_rows_add_integer(rows, number);
+    tp_rows_add_integer(rows, series);
     tp_rows_add_integer(rows, record->order);
     tp_rows_add_text(rows, rule != NULL ? rule : "?");
     tp_rows_add_text(rows, tp_op_name(alert->op));
@@ -363,7 +354,58 @@ static tp_status add_alert(delivery *d, const tp_batch *batch, const tp_record *
     tp_rows_add_integer(rows, alert->samples);
     tp_rows_add_text(rows, message);
     tp_rows_end(rows);
-    return flush_if_full(d, TP_TABLE_ALERT);
+}
+
+static void put_incident(tp_rows *rows, const tp_batch *batch, const tp_record *record,
+                         uint32_t series, const char *message)
+{
+    static const char *const states[] = {[TP_INCIDENT_BEGINS] = "begins",
+                                         [TP_INCIDENT_GROWS] = "grows",
+                                         [TP_INCIDENT_ENDS] = "ends"};
+    const tp_incident *incident = &record->u.incident;
+    const char *severity = tp_severity_name(incident->severity);
+    const char *cause = tp_cause_name(incident->cause);
+    const char *rule = tp_rule_name(incident->rule);
+    const bool known = incident->state >= TP_INCIDENT_BEGINS && incident->state <= TP_INCIDENT_ENDS;
+    tp_rows_add_integer(rows, batch->attempt);
+    tp_rows_add_integer(rows, batch->step);
+    tp_rows_add_integer(rows, series);
+    tp_rows_add_integer(rows, incident->number);
+    tp_rows_add_text(rows, known ? states[incident->state] : "?");
+    tp_rows_add_text(rows, severity != NULL ? severity : "?");
+    tp_rows_add_text(rows, cause != NULL ? cause : "?");
+    tp_rows_add_text(rows, rule != NULL ? rule : "?");
+    tp_rows_add_integer(rows, incident->first_step);
+    tp_rows_add_integer(rows, incident->last_step);
+    tp_rows_add_integer(rows, incident->steps);
+    tp_rows_add_integer(rows, incident->alerts);
+    tp_rows_add_text(rows, message);
+    tp_rows_end(rows);
+}
+
+/* An alert or an incident. */
+static tp_status add_alert(delivery *d, const tp_batch *batch, const tp_record *record)
+{
+    tp_stream *stream = d->stream;
+    const tp_key *key = tp_reader_key(stream->reader, record->key);
+    const bool is_alert = record->kind == TP_RECORD_ALERT;
+    char message[TP_INCIDENT_TEXT];
+    uint32_t number = 0;
+    if (key == NULL || (!is_alert && record->kind != TP_RECORD_INCIDENT)) {
+        return TP_OK;
+    }
+    if (tp_series_find(&stream->series, key, record, &stream->config->selection, true,
+                       &d->link->rows[TP_TABLE_SERIES], &number) != TP_OK) {
+        return no_memory(d);
+    }
+    if (is_alert) {
+        put_alert(&d->link->rows[TP_TABLE_ALERT], batch, record, number);
+        return flush_if_full(d, TP_TABLE_ALERT);
+    }
+    const tp_key *witness = tp_reader_key(stream->reader, record->u.incident.witness);
+    tp_incident_describe(record, key, witness, message, sizeof message);
+    put_incident(&d->link->rows[TP_TABLE_INCIDENT], batch, record, number, message);
+    return flush_if_full(d, TP_TABLE_INCIDENT);
 }
 
 static tp_status add_alerts(delivery *d, const tp_item *item)

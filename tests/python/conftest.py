@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,3 +70,30 @@ def no_gc() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server."""
+    from servers import Postgres
+
+    with contextlib.closing(Postgres()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Any]:
+    """A MariaDB server."""
+    from servers import MariaDB
+
+    with contextlib.closing(MariaDB()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def metrics() -> Iterator[Any]:
+    """A VictoriaMetrics server."""
+    from servers import VictoriaMetrics
+
+    with contextlib.closing(VictoriaMetrics()) as server:
+        yield server

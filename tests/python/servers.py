@@ -1,4 +1,4 @@
-"""Real servers for tests: each in a directory of its own, on a free port, as a user that may be root.
+"""Real servers for tests, each in a directory of its own and on a free port.
 
 PostgreSQL and MariaDB don't run as root; the users that Debian's packages make for them do.
 """
@@ -153,7 +153,7 @@ class Postgres(Server):
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self.connect() as connection:
-            return connection.execute(sql).fetchall()  # type: ignore[call-overload, no-any-return]
+            return connection.execute(sql).fetchall()
 
 
 class MariaDB(Server):

@@ -2,97 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
 import os
-import shutil
 import signal
-import sqlite3
-import ssl
 import subprocess
 import sys
-import threading
+import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import SMTP, AuthResult
-from servers import PASSWORD, SECRET, MariaDB, Postgres, Server, VictoriaMetrics, wait_for
+
+from servers import (
+    PASSWORD,
+    SECRET,
+    MariaDB,
+    Postgres,
+    Server,
+    VictoriaMetrics,
+    free_port,
+    wait_for,
+)
+from shipping import RANKS, SERIES, SOAK, STEPS, TOOL, environment, ship, write, written
 
 pytestmark = pytest.mark.slow
 
-BUILD = Path(__file__).resolve().parents[2] / "build/release"
-TOOL = BUILD / "tools/tensorprobe"
-WRITER = BUILD / "tests/unit/write_journals"
-SOAK = os.environ.get("TP_SOAK") == "1"
-RANKS, SERIES, STEPS = 4, 10_000 if SOAK else 400, 20
 ODD_NAME = "a \"b\", 'c' \\ d=e\nf\t🔥"
 Table = dict[str, np.ndarray[Any, Any]]
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with contextlib.closing(Postgres()) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDB]:
-    with contextlib.closing(MariaDB()) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def metrics() -> Iterator[VictoriaMetrics]:
-    with contextlib.closing(VictoriaMetrics()) as server:
-        yield server
-
-
-def environment(**more: str) -> dict[str, str]:
-    return os.environ | more
-
-
-def ship(
-    *arguments: str | Path, status: int = 0, text: str = "", **more: str
-) -> subprocess.CompletedProcess[str]:
-    """Run it to its end; DB_URL is $DB_URL."""
-    line = [str(part) for part in (TOOL, "ship", *arguments)]
-    done = subprocess.run(
-        line,
-        input=text,
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == status, done.stderr
-    assert PASSWORD not in done.stderr + done.stdout
-    assert SECRET not in done.stderr + done.stdout
-    return done
-
-
-def write(
-    folder: Path,
-    run: str,
-    ranks: int = RANKS,
-    series: int = SERIES,
-    steps: int = STEPS,
-    pause_ms: int = 0,
-) -> subprocess.Popen[bytes]:
-    """Begin to write the journals of a made-up run, in small segments."""
-    folder.mkdir(exist_ok=True)
-    numbers = [str(n) for n in (ranks, series, steps, 200_000, pause_ms * 1000)]
-    return subprocess.Popen([WRITER, folder, run, *numbers])
-
-
-def written(*arguments: Any, **more: Any) -> None:
-    assert write(*arguments, **more).wait() == 0
 
 
 def expected(ranks: int = RANKS, series: int = SERIES, steps: int = STEPS) -> Table:
@@ -147,8 +85,18 @@ def check_names(server: Postgres | MariaDB, run: str) -> None:
             role = "output" if i % 3 == 0 else ""
             micro = i % 2 if i % 3 == 0 else None
             wanted.append(
-                (rank, i, name_of(i), row, quantities[i % 3], role, i % 2)
-                + (slot if slot >= 0 else None, 0, micro)
+                (
+                    rank,
+                    i,
+                    name_of(i),
+                    row,
+                    quantities[i % 3],
+                    role,
+                    i % 2,
+                    slot if slot >= 0 else None,
+                    0,
+                    micro,
+                )
             )
     assert rows == wanted
 
@@ -173,8 +121,19 @@ def check_steps_and_alerts(server: Postgres | MariaDB, run: str) -> None:
         " errors, records " + where.format("tp_step")
     )
     assert steps == [
-        (rank, 0, step, rank or None, 2, 0)
-        + (1_700_000_000_000_000_000 + step * 500_000_000 + rank, 2000, 77, 0, SERIES)
+        (
+            rank,
+            0,
+            step,
+            rank or None,
+            2,
+            0,
+            1700000000000000000 + step * 500000000 + rank,
+            2000,
+            77,
+            0,
+            SERIES,
+        )
         for rank in range(RANKS)
         for step in range(STEPS)
     ]
@@ -184,12 +143,21 @@ def check_steps_and_alerts(server: Postgres | MariaDB, run: str) -> None:
     )
     alert = (7, 5, 5, "AnomalyNan", "nans", 1.0, 0, "1 values are NaN")
     assert alerts == [(1, *alert), (2, *alert)]
+    incidents = server.rows(
+        "SELECT rank, step, series, number, state, severity, rule, first_step, alerts, message "
+        + where.format("tp_incident")
+    )
+    assert [row[:9] for row in incidents] == [
+        (rank, 7, 5, 1, "begins", "critical", "AnomalyNan", 7, 4) for rank in (1, 2)
+    ]
+    assert all("AnomalyNan: first in layers.5.weight_0" in row[9] for row in incidents)
 
 
 def kill_and_restart(server: Server, folder: Path, run: str, delivered: Any) -> None:
     """Deliver a run while it is written, with a killed ship and a killed server on the way."""
     url = server.url  # type: ignore[attr-defined]
-    line = [TOOL, "ship", "--to", "$DB_URL", "--follow", "--patience", "60", "--run", run, folder]
+    options = ["--to", "$DB_URL", "--follow", "--patience", "60", "--run", run]
+    line = [str(TOOL), "ship", *options, str(folder)]
     writer = write(folder, run, pause_ms=400 if SOAK else 100)
     process = subprocess.Popen(line, env=environment(DB_URL=url))
     try:
@@ -299,17 +267,27 @@ def test_targets_intervals_and_rollups(tmp_path: Path, postgres: Postgres) -> No
                 inf = (cube["pos_inf"][rank, first : last + 1, number] > 0) & ~nan
                 span = slice(first, last + 1)
                 brute.append(
-                    (rank, first, number, last, last + 1 - first, nan.sum(), inf.sum())
-                    + (finite.min(), finite.max(), norm[-1])
-                    + (cube["finite_min"][rank, span, number].min(),)
-                    + (cube["finite_max"][rank, span, number].max(),)
+                    (
+                        rank,
+                        first,
+                        number,
+                        last,
+                        last + 1 - first,
+                        nan.sum(),
+                        inf.sum(),
+                        finite.min(),
+                        finite.max(),
+                        norm[-1],
+                        cube["finite_min"][rank, span, number].min(),
+                        cube["finite_max"][rank, span, number].max(),
+                    )
                 )
     np.testing.assert_array_equal(np.array(rows, dtype=float), np.array(brute, dtype=float))
 
 
 def test_two_at_once_deliver_once(tmp_path: Path, postgres: Postgres) -> None:
     written(tmp_path / "runs", "aaaa0004", ranks=3, series=50, steps=30)
-    line = [TOOL, "ship", "--to", "$DB_URL", tmp_path / "runs"]
+    line = [str(TOOL), "ship", "--to", "$DB_URL", str(tmp_path / "runs")]
     both = [subprocess.Popen(line, env=environment(DB_URL=postgres.url)) for _ in range(2)]
     assert [process.wait(timeout=60) for process in both] == [0, 0]
     check_values(postgres, "aaaa0004", expected(3, 50, 30), has_nan=True)
@@ -367,3 +345,148 @@ def test_names_and_rights_of_others_tables(tmp_path: Path, postgres: Postgres) -
     assert postgres.rows(
         "SELECT count(*) FROM tp_step JOIN tp_run USING (run) WHERE run_id = 'aaaa0008'"
     ) == [(0,)]
+
+
+TRAINING = """
+    import sys, time, torch, tensorprobe
+    folder, url, steps = sys.argv[1:]
+    config = {"format": "api", "alert": {"rules": [{"rule_name": "AnomalyNan"}]}}
+    if url:
+        config["database"] = {"url": url}
+        config["alert"]["inform"] = {"connection_str": url}
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with tensorprobe.watch(model, optimizer, output_dir=folder, **config) as monitor:
+        for step in range(int(steps)):
+            x = torch.randn(3, 4)
+            if step == 5:
+                x[0, 0] = float("nan")
+            model(x).nan_to_num().mean().backward()
+            if step == 5:
+                optimizer.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(step, flush=True)
+            time.sleep(0.01)
+    state = [p.detach().numpy().tobytes().hex() for p in model.parameters()]
+    print(monitor.counters()["gaps"], state, torch.get_rng_state().sum().item(), flush=True)
+"""
+
+
+def train(folder: Path, url: str, steps: int, **more: str) -> subprocess.Popen[str]:
+    line = [sys.executable, "-c", textwrap.dedent(TRAINING), str(folder), url, str(steps)]
+    more |= {"TENSORPROBE_COMMAND": str(TOOL), "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(line, env=environment(**more), stdout=pipe, stderr=pipe, text=True)
+
+
+def ships_of(folder: Path) -> list[Path]:
+    """The processes that deliver what is in this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"ship" in words and str(folder).encode() in words:
+            found.append(process)
+    return found
+
+
+def test_a_training_starts_it_and_may_be_killed(tmp_path: Path, postgres: Postgres) -> None:
+    """Without a server for a while, and without the training at the end."""
+    folder = tmp_path / "runs"
+    postgres.stop()
+    try:
+        training = train(folder, "$DB_URL", 100_000, DB_URL=postgres.url)
+        assert training.stdout is not None
+        while training.stdout.readline() != "30\n":
+            pass
+        (process,) = ships_of(folder)
+        status = (process / "status").read_text()
+        assert f"PPid:\t{training.pid}\n" not in status
+        assert SECRET not in (process / "cmdline").read_text()
+        assert os.getsid(int(process.name)) != os.getsid(training.pid)
+        training.kill()
+        # Both ends are this test's alone: the process beside the training has none of them.
+        training.communicate(timeout=20)
+        assert ships_of(folder) == [process]
+    finally:
+        postgres.start()
+    wait_for(lambda: not ships_of(folder))
+    log = (folder / "ship.log").read_text()
+    warnings = [line for line in log.splitlines() if "warning" in line]
+    assert 1 <= len(warnings) <= 2, log  # of the values, and perhaps of the messages
+    assert PASSWORD not in log
+    assert SECRET not in log
+    (directory,) = folder.glob("*rank0*")
+    run = directory.name.rpartition("-")[2]
+    where = f"FROM tp_value JOIN tp_run USING (run) WHERE run_id = '{run}'"
+    steps = postgres.rows(
+        "SELECT count(*), max(step), sum(records) FROM tp_step JOIN tp_run USING (run)"
+        f" WHERE run_id = '{run}'"
+    )[0]
+    assert steps[0] == steps[1] + 1 >= 30
+    assert postgres.rows(f"SELECT count(*) {where}") == [(steps[2],)]
+    messages = postgres.rows(f"SELECT rule, step, message FROM tp_message WHERE job_id = '{run}'")
+    assert [row[:2] for row in messages] == [("AnomalyNan", 5)]
+
+
+def test_it_changes_nothing_and_ends_by_itself(tmp_path: Path, postgres: Postgres) -> None:
+    gone = f"postgresql://probe:x@127.0.0.1:{free_port()}/x"
+    urls = {"plain": "", "shipped": postgres.url, "lonely": gone}
+    runs = [train(tmp_path / name, "$U" if url else "", 20, U=url) for name, url in urls.items()]
+    plain, shipped, lonely = (run.communicate(timeout=90)[0] for run in runs)
+    assert plain.splitlines()[-1].startswith("0 [")
+    assert shipped == plain
+    assert lonely == plain
+    wait_for(lambda: not ships_of(tmp_path / "shipped"))
+    log = (tmp_path / "shipped/ship.log").read_text()
+    assert log == f"{tmp_path / 'shipped'}: 20 steps of 1 journal delivered, 1 message sent\n"
+    # The other one waits for its server, until it is told to end.
+    (process,) = ships_of(tmp_path / "lonely")
+    os.kill(int(process.name), signal.SIGTERM)
+    wait_for(lambda: not ships_of(tmp_path / "lonely"))
+    done = ship("--to", "$U", tmp_path / "lonely", U=postgres.url)
+    assert "20 steps of 1 journal delivered" in done.stdout
+
+
+def test_a_node_has_one(tmp_path: Path, postgres: Postgres) -> None:
+    """Four ranks on two nodes: two processes, each for its own ranks."""
+    folder = tmp_path / "runs"
+    ranks = [
+        train(
+            folder,
+            "$U",
+            15,
+            U=postgres.url,
+            RANK=str(rank),
+            WORLD_SIZE="4",
+            LOCAL_RANK=str(rank % 2),
+            LOCAL_WORLD_SIZE="2",
+            TORCHELASTIC_RUN_ID="none",
+            MASTER_ADDR="localhost",
+            MASTER_PORT="1",
+        )
+        for rank in range(4)
+    ]
+    said = [process.communicate(timeout=90)[1] for process in ranks]
+    assert ["delivers beside the training" in text for text in said] == [True, False, True, False]
+    wait_for(lambda: not ships_of(folder))
+    log = sorted((folder / "ship.log").read_text().splitlines())
+    assert [line.partition(": ")[2].partition(",")[0] for line in log] == [
+        "30 steps of 2 journals delivered"
+    ] * 2
+    run = next(folder.glob("*rank0*")).name.rpartition("-")[2]
+    assert postgres.rows(
+        "SELECT rank, count(*) FROM tp_step JOIN tp_run USING (run)"
+        f" WHERE run_id = '{run}' GROUP BY rank ORDER BY rank"
+    ) == [(rank, 15) for rank in range(4)]
+
+
+def test_what_can_not_work_is_said_by_the_training(tmp_path: Path) -> None:
+    out, err = train(tmp_path / "runs", "$NOT_SET", 3).communicate(timeout=60)
+    assert out.splitlines()[-1].startswith("0 [")
+    assert "NOT_SET is not set" in err
+    assert "nothing is delivered" in err
