@@ -66,6 +66,8 @@ typedef struct tp_key {
     uint32_t quantity;       /* TP_ACTIVATION … */
     uint32_t role;           /* TP_ROLE_… */
     const tp_span *span;     /* NULL: the tensor isn't spread over processes, as far as is known */
+    const char *argument;    /* of an input given by keyword: its name; slot then counts the tensors
+                                in it alone. NULL: by position, or no input */
 } tp_key;
 
 /* States of a slot. A reader of a journal only ever sees DONE, or RESERVED in a partial batch. */
@@ -329,7 +331,8 @@ TP_API uint64_t tp_incident_describe(const tp_record *record, const tp_key *key,
 
 /* The row name of a record: parameters by their name; activations "<module>.input", tensors of
  * collectives "<operation>.pre", with "_<slot>" when the side has several tensors and "#<call>"
- * from the second call of a micro step on.
+ * from the second call of a micro step on; an input given by keyword "<module>.input_<argument>",
+ * with ".<slot>" when there are several in it.
  * Returns the length (without the terminator), cut to size - 1 at the end of a character. */
 TP_API uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size);
 

@@ -22,12 +22,38 @@ static bool record(module_hook *hook, PyObject *tensor, uint32_t quantity, uint3
     return ok;
 }
 
-static bool record_list(module_hook *hook, PyObject *tensors, uint32_t role, const frame *running)
+/* Is this the name of a tensor's argument? names: NULL: there are none. */
+static bool has_keyword(PyObject *names, Py_ssize_t i, PyObject *keyword)
+{
+    return i >= 0 && i < PyList_Size(names) &&
+           PyUnicode_Compare(PyList_GetItem(names, i), keyword) == 0;
+}
+
+static bool slot_of(module_hook *hook, PyObject *names, Py_ssize_t i, Py_ssize_t count,
+                    int32_t *slot)
+{
+    PyObject *keyword = names == NULL || i >= PyList_Size(names) ? NULL : PyList_GetItem(names, i);
+    if (keyword == NULL || PyUnicode_GetLength(keyword) <= 0) {
+        *slot = count == 1 ? -1 : (int32_t)i;
+        return true;
+    }
+    Py_ssize_t first = i;
+    while (has_keyword(names, first - 1, keyword)) {
+        first--;
+    }
+    const bool is_only = first == i && !has_keyword(names, i + 1, keyword);
+    return module_hook_keyword_slot(hook, keyword, is_only ? -1 : (int32_t)(i - first), slot);
+}
+
+static bool record_list(module_hook *hook, PyObject *tensors, PyObject *names, uint32_t role,
+                        const frame *running)
 {
     const Py_ssize_t count = PyList_Size(tensors);
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!record(hook, PyList_GetItem(tensors, i), TP_ACTIVATION, role,
-                    count == 1 ? -1 : (int32_t)i, running->micro_step, running->call)) {
+        int32_t slot;
+        if (!slot_of(hook, names, i, count, &slot) ||
+            !record(hook, PyList_GetItem(tensors, i), TP_ACTIVATION, role, slot,
+                    running->micro_step, running->call)) {
             return false;
         }
     }
@@ -59,7 +85,7 @@ static void note_call(module_hook *hook, const frame *running)
     calls->call = running->call;
 }
 
-static PyObject *begin(module_hook *hook, PyObject *tensors, int64_t task)
+static PyObject *begin(module_hook *hook, PyObject *tensors, PyObject *names, int64_t task)
 {
     monitor_object *monitor = hook->monitor;
     bool ok = true;
@@ -80,7 +106,7 @@ static PyObject *begin(module_hook *hook, PyObject *tensors, int64_t task)
     running->training = true;
     running->graph_task = task;
     note_call(hook, running);
-    running->values = ok && record_list(hook, tensors, TP_ROLE_INPUT, running);
+    running->values = ok && record_list(hook, tensors, names, TP_ROLE_INPUT, running);
     PyObject *made = running->values ? ticket(hook, running->micro_step, running->call) : NULL;
     /* Pushed whatever happened: the end takes the newest frame of its module. */
     if (!monitor_push_frame(monitor, running)) {
@@ -91,7 +117,7 @@ static PyObject *begin(module_hook *hook, PyObject *tensors, int64_t task)
 
 static PyObject *end(module_hook *hook, PyObject *tensors, frame *running)
 {
-    const bool ok = !running->values || record_list(hook, tensors, TP_ROLE_OUTPUT, running);
+    const bool ok = !running->values || record_list(hook, tensors, NULL, TP_ROLE_OUTPUT, running);
     PyObject *made = ok ? ticket(hook, running->micro_step, running->call) : NULL;
     monitor_free_frame(hook->monitor, running);
     return made;
@@ -100,11 +126,11 @@ static PyObject *end(module_hook *hook, PyObject *tensors, frame *running)
 /* In a backward a part that is checkpointed around the graph is computed again. What it records is
  * there already, unless its first forward made no graph. The gradients that follow belong to the
  * call that is computed again, where it is known which that is. */
-static PyObject *run_again(module_hook *hook, PyObject *tensors, int64_t task)
+static PyObject *run_again(module_hook *hook, PyObject *tensors, PyObject *names, int64_t task)
 {
     compiled_calls *calls = &hook->compiled;
     if (hook->seen_forward != hook->monitor->forward || hook->calls == 0) {
-        return begin(hook, tensors, task);
+        return begin(hook, tensors, names, task);
     }
     calls->known = calls->known && calls->outstanding == 1;
     calls->outstanding = 0;
@@ -120,7 +146,7 @@ static PyObject *take_outputs(module_hook *hook, PyObject *tensors)
         return NULL;
     }
     module_hook_number_call(hook, running);
-    PyObject *made = record_list(hook, tensors, TP_ROLE_OUTPUT, running)
+    PyObject *made = record_list(hook, tensors, NULL, TP_ROLE_OUTPUT, running)
                          ? ticket(hook, running->micro_step, running->call)
                          : NULL;
     monitor_free_frame(hook->monitor, running);
@@ -135,7 +161,8 @@ static PyObject *take_side(module_hook *hook, PyObject *const *args)
         return NULL;
     }
     if (side == 0) {
-        return task == -1 ? begin(hook, args[0], task) : run_again(hook, args[0], task);
+        return task == -1 ? begin(hook, args[0], args[2], task)
+                          : run_again(hook, args[0], args[2], task);
     }
     if (side == 2) {
         return take_outputs(hook, args[0]);
@@ -152,7 +179,7 @@ PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t cou
 {
     module_hook *hook = (module_hook *)self;
     monitor_object *monitor = hook->monitor;
-    if (count != 2 || monitor == NULL || !monitor_is_collecting(monitor)) {
+    if (count != 3 || monitor == NULL || !monitor_is_collecting(monitor)) {
         return no_ticket();
     }
     const uint64_t start = monitor_now(monitor);
@@ -169,25 +196,27 @@ PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t cou
 static bool take_gradient(module_hook *hook, PyObject *const *args)
 {
     const long side = PyLong_AsLong(args[1]);
-    const long slot = PyLong_AsLong(args[2]);
-    const unsigned long long step = PyLong_AsUnsignedLongLong(args[3]);
-    const unsigned long micro_step = PyLong_AsUnsignedLong(args[4]);
-    const unsigned long call = PyLong_AsUnsignedLong(args[5]);
-    if (PyErr_Occurred()) {
+    const long which = PyLong_AsLong(args[2]);
+    const unsigned long long step = PyLong_AsUnsignedLongLong(args[4]);
+    const unsigned long micro_step = PyLong_AsUnsignedLong(args[5]);
+    const unsigned long call = PyLong_AsUnsignedLong(args[6]);
+    int32_t slot = (int32_t)which;
+    if (PyErr_Occurred() || (PyUnicode_GetLength(args[3]) != 0 &&
+                             !module_hook_keyword_slot(hook, args[3], (int32_t)which, &slot))) {
         return false;
     }
     /* A leaf keeps the hook that an earlier step's forward has left on it. */
     const bool left_over = side == 0 && step != hook->monitor->steps_ended;
     return left_over || call == UNKNOWN_CALL ||
            record(hook, args[0], TP_ACTIVATION_GRAD, side == 0 ? TP_ROLE_INPUT : TP_ROLE_OUTPUT,
-                  (int32_t)slot, (uint32_t)micro_step, (uint32_t)call);
+                  slot, (uint32_t)micro_step, (uint32_t)call);
 }
 
 PyObject *compiled_backward(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     module_hook *hook = (module_hook *)self;
     monitor_object *monitor = hook->monitor;
-    if (count != 6 || monitor == NULL || !monitor_is_collecting(monitor)) {
+    if (count != 7 || monitor == NULL || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
     const uint64_t start = monitor_now(monitor);

@@ -5,13 +5,15 @@
 
 #include "module_hooks.h"
 
-/* hook.compiled_forward(tensors, side): a training forward of the module begins (side 0, its
- * inputs) or has ended (1, its outputs), or both of one in a checkpointed part (2, its outputs).
- * Gives what identifies it: step, micro step, call. */
+/* hook.compiled_forward(tensors, side, keywords): a training forward of the module begins (side 0,
+ * its inputs) or has ended (1, its outputs), or both of one in a checkpointed part (2: outputs).
+ * keywords: of each tensor's argument, "" for one without; none at all is an empty list. Gives what
+ * identifies it: step, micro step, call. */
 PyObject *compiled_forward(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
-/* hook.compiled_backward(tensor, side, slot, step, micro_step, call): the gradient of one tensor of
- * the forward that these identify. */
+/* hook.compiled_backward(tensor, side, slot, keyword, step, micro_step, call): the gradient of one
+ * tensor of the forward that these identify. Of an argument with a keyword ("": none) the slot
+ * counts the tensors in it. */
 PyObject *compiled_backward(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* hook.compiled_sides: for input, output, input_grad and output_grad what a compiled graph records:

@@ -258,7 +258,7 @@ void monitor_free_frame(monitor_object *monitor, frame *old)
     monitor->spare_frames = old;
 }
 
-bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t slot)
+bool frame_add_edge(frame *owner, const input_edge *edge)
 {
     if (owner->edge_count == owner->edge_capacity) {
         const bool was_inline = owner->edges == owner->inline_edges;
@@ -273,7 +273,8 @@ bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t sl
         owner->edges = edges;
         owner->edge_capacity = capacity;
     }
-    owner->edges[owner->edge_count++] = (input_edge){Py_NewRef(node), output_nr, slot};
+    Py_INCREF(edge->node);
+    owner->edges[owner->edge_count++] = *edge;
     return true;
 }
 

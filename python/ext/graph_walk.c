@@ -268,8 +268,7 @@ static bool match_views(walk *way, PyObject *const *inputs)
     tensor_list list;
     bool ok = side_collect(running->hook, SIDE_INPUT_GRAD, inputs, &list);
     for (uint32_t edge = 0; ok && edge < running->edge_count; edge++) {
-        const int32_t slot = running->edges[edge].slot;
-        const uint32_t number = slot < 0 ? 0 : (uint32_t)slot;
+        const uint32_t number = running->edges[edge].number;
         if (number < list.count) {
             ok = match_view(way, list.items[number].tensor, edge);
         }

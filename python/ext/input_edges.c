@@ -82,13 +82,16 @@ bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *i
     core_state *state = hook->monitor->state;
     for (uint32_t i = 0; i < inputs->count; i++) {
         PyObject *tensor = inputs->items[i].tensor;
-        const int32_t slot = inputs->count == 1 ? -1 : (int32_t)i;
+        int32_t slot;
         const int required = requires_grad(state, tensor);
         if (required < 0) {
             return false;
         }
         if (!required) {
             continue;
+        }
+        if (!module_hook_slot(hook, inputs, i, &slot)) {
+            return false;
         }
         if (hook->monitor->config->input_grad_tensor) {
             if (!gradient_hook_tensor(hook, tensor, TP_ROLE_INPUT, slot, running)) {
@@ -101,8 +104,8 @@ bool input_edges_capture(module_hook *hook, frame *running, const tensor_list *i
         if (node == NULL) {
             return false;
         }
-        const bool added =
-            is_noted(running, node, output_nr) || frame_add_edge(running, node, output_nr, slot);
+        const input_edge edge = {node, output_nr, slot, i};
+        const bool added = is_noted(running, node, output_nr) || frame_add_edge(running, &edge);
         Py_DECREF(node);
         if (!added) {
             PyErr_NoMemory();

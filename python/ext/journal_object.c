@@ -219,6 +219,8 @@ static bool put_key(PyObject *dict, const tp_key *key, uint32_t call)
            put(dict, "role", PyUnicode_FromString(role == NULL ? "" : role)) &&
            put(dict, "vpp_stage", PyLong_FromLong(key->vpp_stage)) &&
            put(dict, "slot", PyLong_FromLong(key->slot)) &&
+           put(dict, "argument",
+               key->argument == NULL ? Py_NewRef(Py_None) : PyUnicode_FromString(key->argument)) &&
            (key->quantity != TP_COMM || put(dict, "group", PyUnicode_FromString(key->global_name)));
 }
 

@@ -93,14 +93,84 @@ static void hook_dealloc(PyObject *self)
     tp_free(hook->name);
     free_sites(hook->activations);
     free_sites(hook->gradients);
+    for (uint32_t i = 0; i < hook->keyword_count; i++) {
+        Py_DECREF(hook->keywords[i].keyword);
+        tp_free(hook->keywords[i].argument);
+    }
+    tp_free(hook->keywords);
     tp_free(hook->owed.calls);
     tp_free(hook->seen.modules);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
 }
 
+bool module_hook_keyword_slot(module_hook *hook, PyObject *keyword, int32_t which, int32_t *slot)
+{
+    for (uint32_t i = 0; i < hook->keyword_count; i++) {
+        const keyword_input *known = &hook->keywords[i];
+        if (known->slot == which && known->keyword == keyword) {
+            *slot = KEYWORD_SLOTS + (int32_t)i;
+            return true;
+        }
+    }
+    char *argument = core_name(keyword);
+    if (argument == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < hook->keyword_count; i++) {
+        if (hook->keywords[i].slot == which && strcmp(hook->keywords[i].argument, argument) == 0) {
+            tp_free(argument);
+            *slot = KEYWORD_SLOTS + (int32_t)i;
+            return true;
+        }
+    }
+    const size_t count = (size_t)hook->keyword_count + 1;
+    keyword_input *keywords = tp_realloc(hook->keywords, count * sizeof(*keywords));
+    if (keywords == NULL) {
+        tp_free(argument);
+        PyErr_NoMemory();
+        return false;
+    }
+    hook->keywords = keywords;
+    keywords[hook->keyword_count] =
+        (keyword_input){.keyword = Py_NewRef(keyword), .argument = argument, .slot = which};
+    *slot = KEYWORD_SLOTS + (int32_t)hook->keyword_count++;
+    return true;
+}
+
+bool module_hook_slot(module_hook *hook, const tensor_list *tensors, uint32_t i, int32_t *slot)
+{
+    PyObject *const keyword = tensors->items[i].keyword;
+    if (keyword == NULL) {
+        *slot = tensors->count == 1 ? -1 : (int32_t)i;
+        return true;
+    }
+    /* The tensors of one argument follow one another. */
+    uint32_t first = i;
+    uint32_t behind = i + 1;
+    while (first > 0 && tensors->items[first - 1].keyword == keyword) {
+        first--;
+    }
+    while (behind < tensors->count && tensors->items[behind].keyword == keyword) {
+        behind++;
+    }
+    const int32_t which = behind - first == 1 ? -1 : (int32_t)(i - first);
+    return module_hook_keyword_slot(hook, keyword, which, slot);
+}
+
 site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int32_t slot)
 {
+    if (slot >= KEYWORD_SLOTS) {
+        keyword_input *input = &hook->keywords[slot - KEYWORD_SLOTS];
+        site *own = quantity == TP_ACTIVATION ? &input->activation : &input->gradient;
+        const tp_key own_key = {.name = hook->name,
+                                .vpp_stage = hook->vpp_stage,
+                                .slot = input->slot,
+                                .quantity = quantity,
+                                .role = role,
+                                .argument = input->argument};
+        return site_define(hook->monitor, own, &own_key) ? own : NULL;
+    }
     site_list *list = quantity == TP_ACTIVATION ? &hook->activations[role - TP_ROLE_INPUT]
                                                 : &hook->gradients[role - TP_ROLE_INPUT];
     const uint32_t number = (uint32_t)(slot + 1);
@@ -115,7 +185,11 @@ site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int3
         list->sites = sites;
         list->count = count;
     }
-    const tp_key key = {hook->name, NULL, hook->vpp_stage, slot, quantity, role, NULL};
+    const tp_key key = {.name = hook->name,
+                        .vpp_stage = hook->vpp_stage,
+                        .slot = slot,
+                        .quantity = quantity,
+                        .role = role};
     site *place = &list->sites[number];
     return site_define(hook->monitor, place, &key) ? place : NULL;
 }
@@ -126,11 +200,6 @@ static bool is_own_module(const module_hook *hook, PyObject *module)
 {
     return hook->monitor != NULL && monitor_is_collecting(hook->monitor) &&
            (!hook->monitor->exporting || hook->root) && PyWeakref_GetObject(hook->module) == module;
-}
-
-static int32_t slot_of(const tensor_list *tensors, uint32_t number)
-{
-    return tensors->count == 1 ? -1 : (int32_t)number;
 }
 
 static bool record_number(module_hook *hook, const frame *running, PyObject *number, uint32_t role)
@@ -167,7 +236,10 @@ static bool record_side(module_hook *hook, const frame *running, enum side side,
         if (result == READ_NOTHING) {
             continue;
         }
-        site *place = module_hook_site(hook, TP_ACTIVATION, role, slot_of(tensors, i));
+        int32_t slot;
+        site *place = module_hook_slot(hook, tensors, i, &slot)
+                          ? module_hook_site(hook, TP_ACTIVATION, role, slot)
+                          : NULL;
         if (place == NULL ||
             !reading_record(hook->monitor, &values, place, running->micro_step, running->call)) {
             return false;
@@ -301,8 +373,9 @@ static bool leave(module_hook *hook, frame *running, PyObject *const *values)
     }
     const bool gradients = ok && running->gradients && monitor_is_active(monitor);
     for (uint32_t i = 0; ok && gradients && i < outputs.count; i++) {
-        ok = gradient_hook_tensor(hook, outputs.items[i].tensor, TP_ROLE_OUTPUT,
-                                  slot_of(&outputs, i), running);
+        int32_t slot;
+        ok = module_hook_slot(hook, &outputs, i, &slot) &&
+             gradient_hook_tensor(hook, outputs.items[i].tensor, TP_ROLE_OUTPUT, slot, running);
     }
     if (ok && gradients && !input_edges_wanted(running)) {
         ok = input_edges_pass(running);
@@ -407,10 +480,12 @@ static PyMethodDef hook_methods[] = {
     {"forward", (PyCFunction)(void (*)(void))hook_forward, METH_FASTCALL,
      "forward($self, module, args, kwargs, output, /)\n--\n\nA forward hook with kwargs."},
     {"compiled_forward", (PyCFunction)(void (*)(void))compiled_forward, METH_FASTCALL,
-     "compiled_forward($self, tensors, side, /)\n--\n\nIn a compiled graph: a training forward "
+     "compiled_forward($self, tensors, side, keywords, /)\n--\n\nIn a compiled graph: a training "
+     "forward "
      "begins (side 0: its inputs) or has ended (1: its outputs). Its step, micro step and call."},
     {"compiled_backward", (PyCFunction)(void (*)(void))compiled_backward, METH_FASTCALL,
-     "compiled_backward($self, tensor, side, slot, step, micro_step, call, /)\n--\n\nIn a compiled "
+     "compiled_backward($self, tensor, side, slot, keyword, step, micro_step, call, /)\n--\n\nIn a "
+     "compiled "
      "graph: the gradient of a tensor of that forward."},
     {"__reduce__", hook_reduce, METH_NOARGS, "A pickled hook is an inert one."},
     {NULL, NULL, 0, NULL},

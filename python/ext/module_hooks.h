@@ -13,6 +13,14 @@ typedef struct site_list {
     uint32_t count;
 } site_list;
 
+/* One of the tensors that are given by keyword, whatever the order of the keywords. */
+typedef struct keyword_input {
+    PyObject *keyword; /* owned; the name as a call has brought it */
+    char *argument;    /* likewise, in UTF-8 */
+    int32_t slot;      /* which of several tensors in it, -1: the only one */
+    site activation, gradient;
+} keyword_input;
+
 /* The modules that a walk through the tree has met: open addressing, by their addresses. */
 typedef struct module_set {
     const void **modules;
@@ -51,10 +59,21 @@ typedef struct module_hook {
     side_filter filter;
     site_list activations[2]; /* input, output */
     site_list gradients[2];
+    keyword_input *keywords;
+    uint32_t keyword_count;
 } module_hook;
 
 /* monitor.module_hook(module, name, vpp_stage, root, recorded, target) */
 PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssize_t count);
+
+/* What records and gradients of tensor i of one of the module's sides are known by: its number, -1
+ * for the only one, or for what is given by keyword a number that its name has had from the first
+ * call on. False: an error is set. */
+#define KEYWORD_SLOTS (INT32_C(1) << 24)
+bool module_hook_slot(module_hook *hook, const tensor_list *tensors, uint32_t i, int32_t *slot);
+
+/* The number of a tensor in the argument of this name (which: as keyword_input.slot). */
+bool module_hook_keyword_slot(module_hook *hook, PyObject *keyword, int32_t which, int32_t *slot);
 
 /* The site of quantity (TP_ACTIVATION or TP_ACTIVATION_GRAD), role and slot, with its key. NULL: an
  * error is set. Valid until the next call. */

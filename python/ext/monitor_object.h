@@ -30,7 +30,8 @@ typedef struct site {
 typedef struct input_edge {
     PyObject *node; /* owned */
     uint32_t output_nr;
-    int32_t slot;
+    int32_t slot;    /* as module_hook_slot says */
+    uint32_t number; /* in the list of inputs */
 } input_edge;
 
 /* One running forward of one module, from its pre-hook to its hook. */
@@ -222,6 +223,6 @@ void monitor_forget_backward_frames(monitor_object *monitor);
 bool monitor_is_running(const monitor_object *monitor, const struct module_hook *hook);
 
 void monitor_free_frame(monitor_object *monitor, frame *old);
-bool frame_add_edge(frame *owner, PyObject *node, uint32_t output_nr, int32_t slot);
+bool frame_add_edge(frame *owner, const input_edge *edge);
 
 #endif

@@ -117,6 +117,18 @@ static PyObject *pick(const module_hook *hook, enum side side, PyObject *const *
     return pick_output(state, spec, output);
 }
 
+static bool add_keywords(core_state *state, tensor_list *list, PyObject *kwargs, bool integers)
+{
+    PyObject *value = NULL;
+    Py_ssize_t position = 0;
+    bool ok = true;
+    while (ok && PyDict_Next(kwargs, &position, &list->keyword, &value)) {
+        ok = tensor_list_add(state, list, value, integers);
+    }
+    list->keyword = NULL;
+    return ok;
+}
+
 bool side_collect(module_hook *hook, enum side side, PyObject *const *values, tensor_list *list)
 {
     core_state *state = hook->monitor->state;
@@ -125,7 +137,7 @@ bool side_collect(module_hook *hook, enum side side, PyObject *const *values, te
     tensor_list_init(list);
     if (!hook->filter.by_spec || side == SIDE_ALL) {
         ok = tensor_list_add(state, list, values[0], hook->filter.integers) &&
-             (!input || tensor_list_add(state, list, values[1], hook->filter.integers));
+             (!input || add_keywords(state, list, values[1], hook->filter.integers));
     } else if (hook->filter.specs[side].given) {
         PyObject *picked = pick(hook, side, values, list);
         if (picked != NULL) {

@@ -353,6 +353,7 @@ void tensor_list_init(tensor_list *list)
 {
     list->items = list->inline_items;
     list->count = 0;
+    list->keyword = NULL;
     list->kept = NULL;
     list->seen_count = 0;
     list->seen_more = NULL;
@@ -376,6 +377,16 @@ static tensor_view *next_view(tensor_list *list)
         list->capacity *= 2;
     }
     return &list->items[list->count];
+}
+
+static bool add_tensor(core_state *state, tensor_list *list, PyObject *tensor, bool integers)
+{
+    tensor_view *view = next_view(list);
+    if (view != NULL && view_open(state, tensor, view, integers)) {
+        view->keyword = list->keyword;
+        list->count++;
+    }
+    return view != NULL;
 }
 
 PyObject *tensor_list_unpack(core_state *state, tensor_list *list, PyObject *value)
@@ -462,9 +473,7 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bo
         return true;
     }
     if (tensor_type_kind(state, Py_TYPE(value)) != TYPE_OTHER) {
-        tensor_view *view = next_view(list);
-        list->count += view != NULL && view_open(state, value, view, integers);
-        return view != NULL;
+        return add_tensor(state, list, value, integers);
     }
     if (PyTuple_Check(value)) {
         const Py_ssize_t size = PyTuple_Size(value);
@@ -482,9 +491,8 @@ static bool add_nested(core_state *state, tensor_list *list, PyObject *value, bo
 
 bool tensor_list_add(core_state *state, tensor_list *list, PyObject *value, bool integers)
 {
-    if (Py_TYPE(value) == state->tensor_type && list->count < list->capacity) {
-        list->count += view_open(state, value, &list->items[list->count], integers);
-        return true; /* most values are just that */
+    if (Py_TYPE(value) == state->tensor_type) {
+        return add_tensor(state, list, value, integers); /* most values are just that */
     }
     return add_nested(state, list, value, integers, 0);
 }

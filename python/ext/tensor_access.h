@@ -10,6 +10,7 @@
  * are closed in the opposite order. */
 typedef struct tensor_view {
     PyObject *tensor;  /* borrowed */
+    PyObject *keyword; /* borrowed; of the argument that holds it, NULL: it has none */
     PyObject *capsule; /* owned; NULL on the fast path */
     PyObject *guard;   /* owned; the entered context manager, NULL: none was needed */
     PyObject *inner; /* owned; the tensor inside of one that keeps its values elsewhere, or NULL */
@@ -46,7 +47,8 @@ typedef struct tensor_list {
     tensor_view *items;
     uint32_t count;
     uint32_t capacity;
-    PyObject *kept; /* list: what was unpacked on the way; NULL: nothing */
+    PyObject *keyword; /* borrowed; of the tensors that are added next */
+    PyObject *kept;    /* list: what was unpacked on the way; NULL: nothing */
     const PyObject *seen[TENSOR_LIST_INLINE]; /* containers on the way, the first of them */
     uint32_t seen_count;
     PyObject *seen_more; /* set: the addresses of the others; NULL: there are none */

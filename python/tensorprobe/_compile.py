@@ -57,10 +57,13 @@ def _warn_once(text: str) -> None:
 # ---- The operators ----
 
 
-def _run_forward(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -> torch.Tensor:
+def _run_forward(
+    tensors: list[torch.Tensor], number: torch.Tensor, side: int, keywords: str = ""
+) -> torch.Tensor:
     own = int(number)
     hook = _hooks.get(own)
-    found = hook.compiled_forward(tensors, side) if hook is not None else (0, 0, 0)
+    names = keywords.split("\n") if keywords else []
+    found = hook.compiled_forward(tensors, side, names) if hook is not None else (0, 0, 0)
     return torch.tensor((own, *found), device="cpu")  # whatever the default is
 
 
@@ -68,11 +71,13 @@ def _run_checkpointed(tensors: list[torch.Tensor], number: torch.Tensor) -> torc
     return _run_forward(tensors, number, _CHECKPOINTED)
 
 
-def _run_backward(grad: torch.Tensor, ticket: torch.Tensor, side: int, slot: int) -> None:
+def _run_backward(
+    grad: torch.Tensor, ticket: torch.Tensor, side: int, slot: int, keyword: str
+) -> None:
     own, step, micro_step, call = ticket.tolist()
     hook = _hooks.get(own)
     if hook is not None:
-        hook.compiled_backward(grad, side, slot, step, micro_step, call)
+        hook.compiled_backward(grad, side, slot, keyword, step, micro_step, call)
 
 
 def _define_operators() -> None:
@@ -82,26 +87,31 @@ def _define_operators() -> None:
     gradient belongs to. The hook's number is a tensor so that equal modules share a graph.
     checkpointed is forward for what a module in a checkpointed part returns. It has no effect, as
     the compiler sees it, so that it may be moved to the backward together with that part; it stays
-    because a gradient needs its ticket.
+    because a gradient needs its ticket. keywords has a line for each tensor, if any of them was
+    given by keyword: its name, or nothing; slot then counts the tensors in that argument.
     """
     global _library
     if _library is not None:
         return
     library: Any = torch.library.Library("tensorprobe", "DEF")  # type: ignore[no-untyped-call]
-    library.define("forward(Tensor[] tensors, Tensor number, int side) -> Tensor")
+    library.define("forward(Tensor[] tensors, Tensor number, int side, str keywords) -> Tensor")
     library.define("checkpointed(Tensor[] tensors, Tensor number) -> Tensor")
-    library.define("backward(Tensor grad, Tensor ticket, int side, int slot) -> ()")
+    library.define("backward(Tensor grad, Tensor ticket, int side, int slot, str keyword) -> ()")
     library.impl("forward", _run_forward, "CompositeExplicitAutograd")
     library.impl("checkpointed", _run_checkpointed, "CompositeExplicitAutograd")
     library.impl("backward", _run_backward, "CompositeExplicitAutograd")
 
-    def fake_forward(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -> torch.Tensor:
+    def fake_forward(
+        tensors: list[torch.Tensor], number: torch.Tensor, side: int, keywords: str
+    ) -> torch.Tensor:
         return number.new_empty((4,))
 
     def fake_checkpointed(tensors: list[torch.Tensor], number: torch.Tensor) -> torch.Tensor:
         return number.new_empty((4,))
 
-    def fake_backward(grad: torch.Tensor, ticket: torch.Tensor, side: int, slot: int) -> None:
+    def fake_backward(
+        grad: torch.Tensor, ticket: torch.Tensor, side: int, slot: int, keyword: str
+    ) -> None:
         return None
 
     torch.library.register_fake("tensorprobe::forward", fake_forward, lib=library)
@@ -212,7 +222,9 @@ def _note_misfit(name: str, side: int, length: int, index: int, there: int) -> i
     return 0
 
 
-def _observe(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -> torch.Tensor:
+def _observe(
+    tensors: list[torch.Tensor], number: torch.Tensor, side: int, names: Sequence[str] = ()
+) -> torch.Tensor:
     detached = [tensor.detach() for tensor in tensors]
     if any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in detached):
         _note_rounding()
@@ -220,7 +232,8 @@ def _observe(tensors: list[torch.Tensor], number: torch.Tensor, side: int) -> to
     if side == _CHECKPOINTED:
         ticket = torch.ops.tensorprobe.checkpointed(detached, number)
     else:
-        ticket = torch.ops.tensorprobe.forward(detached, number, side)
+        keywords = "\n".join(names) if any(names) else ""
+        ticket = torch.ops.tensorprobe.forward(detached, number, side, keywords)
     return ticket
 
 
@@ -228,13 +241,19 @@ def _await_gradients(
     tensors: list[torch.Tensor],
     ticket: torch.Tensor,
     side: int,
+    names: Sequence[str] = (),
     besides: Sequence[torch.Tensor] = (),
 ) -> None:
-    for slot, tensor in enumerate(tensors):
+    for number, tensor in enumerate(tensors):
         # A parameter would keep the hook, and one more with every forward.
         kept = isinstance(tensor, torch.nn.Parameter) or any(tensor is one for one in besides)
         if tensor.requires_grad and not kept:
-            _await_gradient(tensor, ticket, side, -1 if len(tensors) == 1 else slot)
+            keyword = names[number] if names else ""
+            slot = -1 if len(tensors) == 1 else number
+            if keyword:
+                first = names.index(keyword)
+                slot = -1 if names.count(keyword) == 1 else number - first
+            _await_gradient(tensor, ticket, side, slot, keyword)
 
 
 _kept_record: list[Any] = []
@@ -271,9 +290,11 @@ def _restore_record() -> int:
     return 0
 
 
-def _await_gradient(tensor: torch.Tensor, ticket: torch.Tensor, side: int, slot: int) -> None:
+def _await_gradient(
+    tensor: torch.Tensor, ticket: torch.Tensor, side: int, slot: int, keyword: str
+) -> None:
     def arrived(grad: torch.Tensor) -> None:
-        torch.ops.tensorprobe.backward(grad.detach(), ticket, side, slot)
+        torch.ops.tensorprobe.backward(grad.detach(), ticket, side, slot, keyword)
 
     _keep_record()
     tensor.register_hook(arrived)  # type: ignore[no-untyped-call]
@@ -321,11 +342,20 @@ class TraceableHook:
 
     def _of_inputs(
         self, side: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[torch.Tensor]:
+    ) -> tuple[list[torch.Tensor], list[str]]:
+        """Find them, and of each the keyword it was given by, where the target leaves that open."""
+        if self._sides[side] == ():
+            found = self._tensors(side, [*args], ())
+            names = [""] * len(found)
+            for keyword, value in kwargs.items():
+                more = self._tensors(side, [value], ())
+                found += more
+                names += [keyword] * len(more)
+            return found, names
         elements = [*args, *kwargs.values()]
         if len(elements) == 1 and isinstance(elements[0], torch.Tensor):
-            return self._tensors(side, elements, (0, 1))
-        return self._tensors(side, elements, (len(args), len(elements)))
+            return self._tensors(side, elements, (0, 1)), []
+        return self._tensors(side, elements, (len(args), len(elements))), []
 
     def _of_output(self, side: int, output: Any) -> list[torch.Tensor]:
         if isinstance(output, torch.Tensor):
@@ -340,8 +370,10 @@ class TraceableHook:
         if not is_traced():
             self._forward_pre(module, args, kwargs)
         elif self._is_recorded(module) and _place() == _GRAPH:
-            ticket = _observe(self._of_inputs(_INPUT, args, kwargs), self._number, 0)
-            _await_gradients(self._of_inputs(_INPUT_GRAD, args, kwargs), ticket, 0)
+            tensors, names = self._of_inputs(_INPUT, args, kwargs)
+            ticket = _observe(tensors, self._number, 0, names)
+            tensors, names = self._of_inputs(_INPUT_GRAD, args, kwargs)
+            _await_gradients(tensors, ticket, 0, names)
 
     def forward(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any

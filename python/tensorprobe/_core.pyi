@@ -37,13 +37,14 @@ class ModuleHook:
     @property
     def compiled_sides(self) -> tuple[Any, ...]: ...
     def compiled_forward(
-        self, tensors: list[torch.Tensor], side: int, /
+        self, tensors: list[torch.Tensor], side: int, keywords: list[str], /
     ) -> tuple[int, int, int]: ...
     def compiled_backward(
         self,
         tensor: torch.Tensor,
         side: int,
         slot: int,
+        keyword: str,
         step: int,
         micro_step: int,
         call: int,

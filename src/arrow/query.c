@@ -358,6 +358,9 @@ static tp_status take_key(stream *s, const tp_key *key)
     tp_buf content = TP_BUF_INIT;
     tp_buf_printf(&content, "%d %d %u %u %zu %s%s", key->vpp_stage, key->slot, key->quantity,
                   key->role, strlen(key->name), key->name, key->global_name);
+    if (key->argument != NULL) {
+        tp_buf_put(&content, key->argument, strlen(key->argument) + 1);
+    }
     tp_status status = content.failed ? TP_ERR_NOMEM : TP_OK;
     const bool is_new = status == TP_OK && tp_map_get(&s->shown, content.data, content.size,
                                                       &unused) == TP_ERR_NOTFOUND;

@@ -50,8 +50,11 @@ void tp_definitions_put(tp_buf *out, const tp_registry *registry, uint32_t key_f
         const char *global_name = key->global_name != NULL ? key->global_name : key->name;
         uint32_t name_size = (uint32_t)strlen(key->name);
         uint32_t global_size = (uint32_t)strlen(global_name);
+        uint32_t argument_size = key->argument == NULL ? 0 : (uint32_t)strlen(key->argument);
+        static const tp_span none = {0};
+        const tp_span *span = key->span == NULL && argument_size > 0 ? &none : key->span;
         tp_buf_put_u32(out, ENTRY_HEADER_SIZE + KEY_BODY_SIZE + name_size + global_size +
-                                size_of_span(key->span));
+                                size_of_span(span) + argument_size);
         tp_buf_put_u16(out, ENTRY_KEY);
         tp_buf_put_u16(out, 0);
         tp_buf_put_u32(out, id);
@@ -63,8 +66,11 @@ void tp_definitions_put(tp_buf *out, const tp_registry *registry, uint32_t key_f
         tp_buf_put_u32(out, global_size);
         tp_buf_put(out, key->name, name_size);
         tp_buf_put(out, global_name, global_size);
-        if (key->span != NULL) {
-            put_span(out, key->span);
+        if (span != NULL) {
+            put_span(out, span);
+        }
+        if (argument_size > 0) {
+            tp_buf_put(out, key->argument, argument_size);
         }
     }
     for (uint32_t id = shape_from; id < shape_to; id++) {
@@ -135,7 +141,9 @@ static void read_span(tp_definition *made, const uint8_t *span)
         ranges[i] = (tp_range){(int64_t)tp_get_u64(range), (int64_t)tp_get_u64(range + 8),
                                (int64_t)tp_get_u64(range + 16)};
     }
-    made->key.span = &made->span;
+    /* In front of an argument there may be one that says nothing. */
+    made->key.span =
+        made->span.kind == TP_SPAN_WHOLE && made->span.copies == 0 ? NULL : &made->span;
 }
 
 static tp_status make_key(const uint8_t *body, uint32_t size, tp_definition **out)
@@ -153,7 +161,9 @@ static tp_status make_key(const uint8_t *body, uint32_t size, tp_definition **ou
         return TP_ERR_CORRUPT;
     }
     const uint32_t words = span == NULL ? 0 : 3 * tp_get_u32(span + 4);
-    tp_definition *made = make(body, size, words, name_size + global_size + 2);
+    const uint8_t *argument = span == NULL ? body + size : span + SPAN_SIZE + 8 * words;
+    const uint32_t argument_size = (uint32_t)(body + size - argument);
+    tp_definition *made = make(body, size, words, name_size + global_size + argument_size + 3);
     if (made == NULL) {
         return TP_ERR_NOMEM;
     }
@@ -166,6 +176,10 @@ static tp_status make_key(const uint8_t *body, uint32_t size, tp_definition **ou
                          .slot = (int32_t)tp_get_u32(body + 4),
                          .quantity = tp_get_u32(body + 8),
                          .role = tp_get_u32(body + 12)};
+    if (argument_size > 0) {
+        char *copy = strings + name_size + global_size + 2;
+        made->key.argument = memcpy(copy, argument, argument_size);
+    }
     if (span != NULL) {
         read_span(made, span);
     }

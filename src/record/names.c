@@ -99,20 +99,22 @@ double tp_stats_op(const tp_stats *stats, uint32_t op)
 uint64_t tp_row_name(const tp_key *key, uint32_t call, char *text, uint64_t size)
 {
     const char *role = tp_role_name(key->role);
+    const char *argument = key->argument != NULL ? key->argument : "";
+    const char *before = key->argument != NULL ? "_" : "";
     char slot[16] = "";
     char repeat[16] = "";
     if (size == 0) {
         return 0;
     }
     if (key->slot >= 0) {
-        snprintf(slot, sizeof slot, "_%d", key->slot);
+        snprintf(slot, sizeof slot, "%c%d", key->argument != NULL ? '.' : '_', key->slot);
     }
     if (call > 0) {
         snprintf(repeat, sizeof repeat, "#%u", call);
     }
-    int length =
-        snprintf(text, size, "%s%s%s%s%s", key->name, role != NULL && role[0] != '\0' ? "." : "",
-                 role != NULL ? role : "", slot, repeat);
+    int length = snprintf(text, size, "%s%s%s%s%s%s%s", key->name,
+                          role != NULL && role[0] != '\0' ? "." : "", role != NULL ? role : "",
+                          before, argument, slot, repeat);
     if (length < 0) {
         text[0] = '\0';
         return 0;

@@ -132,9 +132,10 @@ static tp_key *copy_key(const tp_key *key)
     const char *global = key->global_name != NULL ? key->global_name : key->name;
     const size_t name_size = strlen(key->name) + 1;
     const size_t global_size = strlen(global) + 1;
+    const size_t argument_size = key->argument != NULL ? strlen(key->argument) + 1 : 0;
     const uint32_t ndim = key->span != NULL ? key->span->ndim : 0;
-    key_entry *copy =
-        tp_alloc(sizeof *copy + ndim * sizeof copy->ranges[0] + name_size + global_size);
+    key_entry *copy = tp_alloc(sizeof *copy + ndim * sizeof copy->ranges[0] + name_size +
+                               global_size + argument_size);
     if (copy == NULL) {
         return NULL;
     }
@@ -144,6 +145,10 @@ static tp_key *copy_key(const tp_key *key)
     copy->key = *key;
     copy->key.name = strings;
     copy->key.global_name = strings + name_size;
+    if (key->argument != NULL) {
+        copy->key.argument =
+            memcpy(strings + name_size + global_size, key->argument, argument_size);
+    }
     if (key->span != NULL) {
         copy->span = *key->span;
         copy->span.ranges = copy->ranges;
@@ -175,6 +180,10 @@ static void identify_key(tp_buf *bytes, const tp_key *key)
     tp_buf_put_u32(bytes, key->role);
     tp_buf_put(bytes, key->name, strlen(key->name) + 1);
     tp_buf_put(bytes, global, strlen(global) + 1);
+    tp_buf_put_u32(bytes, key->argument != NULL);
+    if (key->argument != NULL) {
+        tp_buf_put(bytes, key->argument, strlen(key->argument) + 1);
+    }
     identify_span(bytes, key->span);
 }
 

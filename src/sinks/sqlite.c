@@ -111,7 +111,15 @@ static void bind_series(const database *sink, sqlite3_stmt *statement, const tp_
     bind_text(statement, 3, quantity != NULL ? quantity : "?");
     bind_text(statement, 4, role != NULL ? role : "?");
     sqlite3_bind_int64(statement, 5, key->vpp_stage);
-    if (key->slot >= 0) {
+    if (key->argument != NULL) {
+        char slot[TP_ROW_NAME_MAX];
+        if (key->slot >= 0) {
+            snprintf(slot, sizeof slot, "%s.%d", key->argument, key->slot);
+        } else {
+            snprintf(slot, sizeof slot, "%s", key->argument);
+        }
+        sqlite3_bind_text(statement, 6, slot, -1, SQLITE_TRANSIENT);
+    } else if (key->slot >= 0) {
         sqlite3_bind_int64(statement, 6, key->slot);
     } else {
         sqlite3_bind_null(statement, 6);

@@ -174,7 +174,10 @@ static void put_key(tp_buf *out, const tp_key *key, const tp_record *record, uin
                                 rank};
     tp_buf_clear(out);
     tp_buf_put(out, numbers, sizeof numbers);
-    tp_buf_put(out, name, strlen(name));
+    tp_buf_put(out, name, strlen(name) + 1);
+    if (key->argument != NULL) {
+        tp_buf_put(out, key->argument, strlen(key->argument));
+    }
 }
 
 /* The names of all records that B has in this step. */

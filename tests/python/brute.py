@@ -94,6 +94,20 @@ def row_name(module: str, side: Side, slot: int, slots: int, call: int) -> str:
     return name + (f"#{call}" if call else "")
 
 
+def inputs_of(
+    module: str, args: Any, kwargs: dict[str, Any], call: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Name positional inputs by number among all, those given by keyword by that."""
+    slots = len(list(tensors_of((args, kwargs))))
+    for slot, tensor in enumerate(tensors_of(args)):
+        yield row_name(module, "input", slot, slots, call), tensor
+    for keyword, value in kwargs.items():
+        parts = list(tensors_of(value))
+        for part, tensor in enumerate(parts):
+            name = f"{module}.input_{keyword}" + (f".{part}" if len(parts) > 1 else "")
+            yield name + (f"#{call}" if call else ""), tensor
+
+
 @dataclass
 class Recorder:
     """Attach it with `with recorder.watching(model, optimizer)`; `rows` is what it found."""
@@ -144,9 +158,7 @@ class Recorder:
                 self.micro += 1
                 self.calls.clear()
             call = self.calls[name]
-            found = list(tensors_of((args, kwargs)))
-            for slot, tensor in enumerate(found):
-                title = row_name(name, "input", slot, len(found), call)
+            for title, tensor in inputs_of(name, args, kwargs, call):
                 self.add("actv", title, tensor, call, self.micro)
                 if not tensor.requires_grad:
                     # The twin's hooks make a gradient even for what needs none (a mask).

@@ -95,7 +95,13 @@ class Definitions:
                     "slot": slot,
                     "quantity": quantity,
                     "role": role,
+                    "argument": None,
                 }
+                span = 36 + n + m
+                if length - span >= 16:
+                    (ranges,) = struct.unpack_from("<I", entry, span + 4)
+                    argument = entry[span + 16 + 24 * ranges :].decode()
+                    self.keys[id_]["argument"] = argument or None
             elif kind == 2:
                 (ndim,) = struct.unpack_from("<I", entry, 12)
                 self.shapes[id_] = struct.unpack_from(f"<{ndim}q", entry, 16)

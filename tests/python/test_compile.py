@@ -592,11 +592,49 @@ def test_containers_are_taken_apart(pack: Callable[[Tensor, Tensor], Any], tmp_p
     session.close()
     (step,) = tensorprobe.Journal(session.directory)
     rows = {(r["quantity"], r["role"], r["slot"]): r["norm"] for r in step.records}
-    assert rows["actv", "input", 1] == pytest.approx(math.sqrt(5))
+    (given,) = [r["norm"] for r in step.records if r["row"] == "answer.input_like"]
+    assert given == pytest.approx(math.sqrt(5))
     assert rows["actv", "output", 0] == pytest.approx(float(y.norm()))
     assert rows["actv", "output", 1] == pytest.approx(float((y / 3 - 1).norm()))
     assert rows["actv_grad", "output", 0] == pytest.approx(math.sqrt(8))
     assert rows["actv_grad", "output", 1] == pytest.approx(float((y / 3 - 1).cos().norm()))
+
+
+class Sum(nn.Module):
+    def forward(self, x: Tensor, **parts: Any) -> Any:
+        one, two = parts["pair"]
+        return x * parts["scale"] + one - two
+
+
+def test_keyword_inputs_have_their_names(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"first": nn.Linear(4, 4), "sum": Sum()})
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path)
+
+    @torch.compile(fullgraph=True)
+    def run(x: Tensor, backwards: bool) -> Any:
+        y = model["first"](x)
+        if backwards:
+            return model["sum"](y, scale=y + 3, pair=(y, 2 * y)).sum()
+        return model["sum"](y, pair=(y, 2 * y), scale=y + 3).sum()
+
+    x = torch.randn(2, 4)
+    for backwards in (False, True):
+        run(x, backwards).backward()
+    y = model["first"](x).detach()
+    optimizer.step()
+    session.close()
+    (step,) = tensorprobe.Journal(session.directory)
+    found: dict[tuple[str, str], list[float]] = {}
+    for record in step.records:
+        if record["name"] == "sum" and record["role"] == "input":
+            found.setdefault((record["quantity"], record["argument"]), []).append(record["norm"])
+    norm = [float(value.norm()) for value in (y, 2 * y, y + 3)]
+    assert found["actv", "pair"] == pytest.approx(2 * norm[:2])
+    assert found["actv", "scale"] == pytest.approx(2 * norm[2:])
+    assert found["actv_grad", "scale"] == pytest.approx(2 * norm[:1])
+    rows = {record["row"] for record in step.records if record["name"] == "sum"}
+    assert {"sum.input_0", "sum.input_pair.0", "sum.input_pair.1", "sum.input_scale"} <= rows
 
 
 def test_torch_func_compiles_as_before(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import journal_reader
 import tensorprobe
 from tensorprobe import _core
 
@@ -118,13 +119,59 @@ def test_keyword_arguments_and_nested_containers(tmp_path: Path) -> None:
     session.step()
     records = rows(session)
     assert equal(norm_of(records, "inner.input_0"), y)
-    assert equal(norm_of(records, "inner.input_1"), y + 1)
+    assert equal(norm_of(records, "inner.input_more"), y + 1)
     assert equal(norm_of(records, "inner.output_0"), y * 2)
     assert equal(norm_of(records, "inner.output_1"), (y + 1) * 3)
     assert not named(records, "inner.output_2")
     assert equal(norm_of(records, "inner.input_0", "actv_grad"), torch.full_like(y, 2))
-    assert equal(norm_of(records, "inner.input_1", "actv_grad"), torch.full_like(y, 3))
+    assert equal(norm_of(records, "inner.input_more", "actv_grad"), torch.full_like(y, 3))
     assert equal(norm_of(records, "inner.output_0", "actv_grad"), torch.ones_like(y))
+
+
+LONG = "a_keyword_that_is_longer_than_a_span"
+
+
+def test_keyword_inputs_keep_their_names_in_any_order(tmp_path: Path) -> None:
+    """Their rows say so, and so does the journal, read by our reader and by another."""
+
+    def inner(_: nn.Module, x: Tensor, **parts: Any) -> Tensor:
+        one, two = parts["pair"]
+        total: Tensor = x * parts[LONG] + one * 2 - two
+        return total if parts["mask"] is None else total * parts["mask"]
+
+    def outer(m: Any, x: Tensor) -> Tensor:
+        parts: dict[str, Any] = {"pair": (x + 1, x + 2), LONG: x + 3, "mask": None}
+        first = m.inner(m.fc(x), **parts)
+        second = m.inner(m.fc(x), **dict(reversed({**parts, "mask": x + 4}.items())))
+        only = m.inner(x=m.fc(x), **parts)
+        total: Tensor = (first + second + only).sum()
+        return total
+
+    model = Call(outer, fc=linear(), inner=Call(inner))
+    x = draw(3, 4).requires_grad_()
+    session = start(model, tmp_path)
+    model(x).backward()
+    session.step()
+    records = rows(session)
+    calls = ("", "#1", "#2")
+    for call in calls:
+        for row, value in {"pair.0": 1, "pair.1": 2, LONG: 3}.items():
+            assert equal(norm_of(records, f"inner.input_{row}{call}"), x + value)
+    assert equal(norm_of(records, "inner.input_mask#1"), x + 4)
+    assert not named(records, "inner.input_mask")
+    assert not named(records, "inner.input_mask#2")
+    for call, mask in zip(calls, (x * 0 + 1, x + 4, x * 0 + 1), strict=True):
+        gradients = {"pair.0": 2 * torch.ones_like(x), "pair.1": torch.ones_like(x)}
+        for row, gradient in gradients.items():
+            found = norm_of(records, f"inner.input_{row}{call}", "actv_grad")
+            assert equal(found, gradient * mask)
+    assert named(records, "inner.input_0")
+    assert named(records, "inner.input_x#2")
+    ours = {(r["argument"], r["slot"]) for r in records if r["name"] == "inner"}
+    assert {("pair", 0), ("pair", 1), (LONG, -1), ("mask", -1), ("x", -1), (None, 0)} <= ours
+    *_, (_, known) = journal_reader.read_journal(Path(session.directory))
+    keys = {(k["argument"], k["slot"]) for k in known.keys.values() if k["name"] == "inner"}
+    assert keys == ours
 
 
 def test_a_module_called_twice(tmp_path: Path) -> None:

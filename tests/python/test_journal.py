@@ -58,6 +58,7 @@ def expected_key(s: int) -> dict[str, object]:
         "slot": s - 1,
         "quantity": s % 8 + 1,
         "role": s % 3,
+        "argument": None,
     }
 
 

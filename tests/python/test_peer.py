@@ -22,6 +22,8 @@ INDEX = ["vpp_stage", "name", "step", "micro_step"]
 # It numbers the tensors of a side anew in the backward, where a None and a number count and what
 # was given by keyword doesn't. Here a tensor has one number.
 NUMBERS = {"layers.0.input_0": "layers.0.input", "layers.1.input": "layers.1.input_0"}
+# What was given by keyword has that name.
+KEYWORDS = {"layers.1.input_1": "layers.1.input_mask"}
 # The tensor is used inside of its module, too: here all of its gradient is shown, there what came
 # from outside of the module.
 WHOLE = "layers.0.output_0"
@@ -82,6 +84,8 @@ def without_known_differences(
         empty = theirs.isna().all(axis="columns")  # rows of what has no gradient
         assert empty.any() == (case.model in (Net, Tokens))
         theirs = theirs[~empty]
+    if case.model is Net and kind == "actv":
+        theirs = theirs.rename(index=KEYWORDS, level="name")
     if case.model is Net and kind == "actv_grad":
         theirs = theirs.rename(index=NUMBERS, level="name")
         whole = named(theirs, WHOLE)

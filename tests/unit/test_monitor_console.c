@@ -36,7 +36,7 @@ static void end_capture(tp_buf *text)
 
 static uint32_t add_key(tp_registry *registry, const char *name)
 {
-    const tp_key key = {name, NULL, 0, -1, TP_ACTIVATION, TP_ROLE_OUTPUT, NULL};
+    const tp_key key = {name, NULL, 0, -1, TP_ACTIVATION, TP_ROLE_OUTPUT, NULL, NULL};
     uint32_t id;
     assert_int_equal(tp_registry_add_key(registry, &key, &id), TP_OK);
     return id;

@@ -16,7 +16,7 @@
 static char base[] = "/tmp/tp-follow-XXXXXX";
 static char directory[TP_PATH_MAX];
 
-static const tp_key key = {"fc1.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+static const tp_key key = {"fc1.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
 static const int64_t dims[] = {1};
 
 /* A run of a monitor: steps 0 … 3 in segment 0, and in both outputs. */
@@ -70,7 +70,7 @@ static void append_attempt_behind(uint32_t attempt, uint32_t others)
     for (uint32_t i = 0; i < others; i++) {
         char name[16];
         snprintf(name, sizeof name, "other%u", i);
-        const tp_key other = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+        const tp_key other = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
         assert_int_equal(tp_registry_add_key(registry, &other, &id), TP_OK);
     }
     assert_int_equal(tp_registry_add_key(registry, &key, &id), TP_OK);

@@ -50,7 +50,7 @@ static uint64_t train(tp_monitor *monitor)
     uint64_t steps = 0;
     for (uint32_t step = 0; step < STEPS; step++) {
         for (uint32_t k = 0; k < 2; k++) {
-            const tp_key key = {names[k], NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+            const tp_key key = {names[k], NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
             const double x = step == 3 ? (double)NAN : step;
             const int64_t dims[] = {1};
             const tp_tensor tensor = {&x, dims, NULL, TP_F64, 1};

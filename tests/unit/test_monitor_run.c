@@ -52,7 +52,7 @@ static tp_monitor *open_monitor(const char *config)
 
 static uint32_t make_key(tp_monitor *monitor, const char *name)
 {
-    const tp_key key = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+    const tp_key key = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
     uint32_t id = 99;
     assert_int_equal(tp_monitor_key(monitor, &key, &id), TP_OK);
     return id;
@@ -275,7 +275,7 @@ static void test_fork(void **state)
             const tp_monitor_counters none = {0};
             tp_monitor_counters counters;
             uint32_t id;
-            const tp_key other = {"other", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+            const tp_key other = {"other", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
             bool right = !tp_monitor_is_active(monitor) &&
                          tp_monitor_step(monitor) == TP_ERR_STATE &&
                          tp_monitor_key(monitor, &other, &id) == TP_ERR_STATE;

@@ -42,7 +42,7 @@ static tp_monitor *open_monitor(const char *config)
 
 static uint32_t make_key(tp_monitor *monitor, const char *name)
 {
-    const tp_key key = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+    const tp_key key = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
     uint32_t id = 99;
     assert_int_equal(tp_monitor_key(monitor, &key, &id), TP_OK);
     return id;

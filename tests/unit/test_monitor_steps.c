@@ -43,7 +43,7 @@ static const char *recorded(const char *config, uint32_t rank, uint64_t first)
     options.start_step = first;
     assert_int_equal(tp_monitor_open(&monitor, &options, &error), TP_OK);
     strcpy(directory, tp_monitor_directory(monitor));
-    const tp_key key = {"fc.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+    const tp_key key = {"fc.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
     uint32_t id;
     assert_int_equal(tp_monitor_key(monitor, &key, &id), TP_OK);
     const double x = 3;
@@ -118,7 +118,7 @@ static void test_renumber(void **state)
     assert_int_equal(batch.step, 6);
     assert_int_equal(batch.count, 0);
 
-    const tp_key key = {"fc.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+    const tp_key key = {"fc.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
     const double x = 3;
     const tp_tensor tensor = {.data = &x, .dtype = TP_F64};
     uint32_t id;

@@ -10,7 +10,7 @@
 
 static tp_key key_named(const char *name, int32_t slot)
 {
-    return (tp_key){name, NULL, 0, slot, TP_ACTIVATION, TP_ROLE_INPUT, NULL};
+    return (tp_key){name, NULL, 0, slot, TP_ACTIVATION, TP_ROLE_INPUT, NULL, NULL};
 }
 
 static void test_keys(void **state)
@@ -39,7 +39,14 @@ static void test_keys(void **state)
     tp_key other = key_named("layer.3", 0); /* another slot is another series */
     assert_int_equal(tp_registry_add_key(registry, &other, &id), TP_OK);
     assert_int_equal(id, 1000);
-    assert_null(tp_registry_key(registry, 1001));
+    other.argument = "mask";
+    assert_int_equal(tp_registry_add_key(registry, &other, &id), TP_OK);
+    assert_int_equal(id, 1001);
+    assert_string_equal(tp_registry_key(registry, id)->argument, "mask");
+    other.argument = "masks";
+    assert_int_equal(tp_registry_add_key(registry, &other, &id), TP_OK);
+    assert_int_equal(id, 1002);
+    assert_null(tp_registry_key(registry, 1003));
     tp_registry_free(registry);
 }
 
@@ -81,7 +88,14 @@ static void test_row_names(void **state)
     assert_string_equal(text, "fc1.output_2#1");
     assert_int_equal(tp_row_name(&key, 1, text, 5), 4);
     assert_string_equal(text, "fc1.");
-    key = (tp_key){"fc1.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+    key.role = TP_ROLE_INPUT;
+    key.argument = "mask";
+    tp_row_name(&key, 0, text, sizeof text);
+    assert_string_equal(text, "fc1.input_mask.2");
+    key.slot = -1;
+    tp_row_name(&key, 3, text, sizeof text);
+    assert_string_equal(text, "fc1.input_mask#3");
+    key = (tp_key){"fc1.weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
     tp_row_name(&key, 0, text, sizeof text);
     assert_string_equal(text, "fc1.weight");
     key.name = "a\xc3\xa9\xe2\x82\xac"; /* 1, 2 and 3 bytes */

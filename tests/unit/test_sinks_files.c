@@ -35,8 +35,9 @@ typedef struct fixture {
 static int set_up(void **state)
 {
     static const int64_t dims[] = {3, 4};
-    static const tp_key keys[] = {{"fc", NULL, 2, 1, TP_ACTIVATION, TP_ROLE_INPUT, NULL},
-                                  {"scale", NULL, 0, -1, TP_GRAD_UNREDUCED, TP_ROLE_NONE, NULL}};
+    static const tp_key keys[] = {
+        {"fc", NULL, 2, 1, TP_ACTIVATION, TP_ROLE_INPUT, NULL, NULL},
+        {"scale", NULL, 0, -1, TP_GRAD_UNREDUCED, TP_ROLE_NONE, NULL, NULL}};
     fixture *f = tp_calloc(1, sizeof *f);
     uint32_t id;
     assert_non_null(f);
