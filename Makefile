@@ -102,6 +102,8 @@ bench: build install ## measure the statistics and the cost of monitoring
 	python bench/overhead.py $(ARGS)
 	python bench/hooks.py
 	python bench/steady.py
+	build/release/tests/unit/bench_rules
+	python bench/diagnosis.py
 
 .PHONY: soak
 soak: build install ## the long versions of the random tests, and four minutes of fuzzing a target

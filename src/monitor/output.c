@@ -12,6 +12,7 @@
 #include "journal/writer.h"
 #include "monitor/carrier.h"
 #include "monitor/console.h"
+#include "monitor/learn.h"
 #include "monitor/plan.h"
 #include "monitor/rule_options.h"
 #include "monitor/run.h"
@@ -21,7 +22,8 @@ struct tp_output {
     tp_journal *journal; /* NULL until the first step */
     tp_rules *rules;
     tp_follower *followers[TP_PLAN_SINKS]; /* NULL: absent, or before the first step */
-    bool has_batch; /* the journal has the present step's batch, but not its alerts yet */
+    bool has_batch;     /* the journal has the present step's batch, but not its alerts yet */
+    bool knows_nothing; /* the rules have just been made, and there are earlier steps */
     tp_incidents *incidents;
     tp_buf alerts;       /* of the present step, incidents behind them */
     uint64_t new_alerts; /* among them */
@@ -47,6 +49,7 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
     }
     output->options = *options;
     output->lock_fd = options->lock_fd;
+    output->knows_nothing = options->run.attempt > 0;
     tp_status status = make_rules(&output->rules, options->config, options->registry);
     if (status == TP_OK) {
         status = tp_incidents_new(&output->incidents, options->registry);
@@ -98,6 +101,7 @@ void tp_output_move(tp_output *output, const tp_run_info *run, int lock_fd)
 {
     output->options.run = *run;
     output->lock_fd = lock_fd;
+    output->knows_nothing = run->attempt > 0;
 }
 
 /* Are there others than those that this configuration wants? */
@@ -130,6 +134,7 @@ void tp_output_configure(tp_output *output, const tp_config *config)
     if (make_rules(&rules, config, output->options.registry) == TP_OK) {
         tp_rules_free(output->rules);
         output->rules = rules;
+        output->knows_nothing = true;
     } else {
         tp_log(TP_LOG_WARNING, "no memory for other rules: the earlier ones stay");
     }
@@ -144,6 +149,10 @@ void tp_output_configure(tp_output *output, const tp_config *config)
 
 static void check_rules(tp_output *output, const tp_batch *batch)
 {
+    if (output->knows_nothing) {
+        tp_learn(output->rules, output->options.registry, output->options.directory, batch->step);
+        output->knows_nothing = false;
+    }
     tp_buf_clear(&output->alerts);
     tp_status status = tp_rules_check(output->rules, batch, &output->alerts);
     output->new_alerts = output->alerts.size / sizeof(tp_record);

@@ -18,7 +18,7 @@ typedef struct tp_writer_options {
     tp_run_info run;
     int32_t pp_stage;
     const tp_config *config; /* borrowed until close, as is everything else here */
-    const tp_registry *registry;
+    tp_registry *registry;
     tp_box *box; /* may be NULL */
     int lock_fd; /* of the directory, where it is there already; else -1 */
 

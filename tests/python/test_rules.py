@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from journal_reader import ALERTS, read_journal, record_fields
-from tensorprobe import Journal, TrainerMon
+from tensorprobe import Journal, TrainerMon, _core
 
 BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 STEPS = 80
@@ -301,3 +301,37 @@ def test_one_incident_in_a_run(tmp_path: Path) -> None:
     names = ("first_step", "last_step", "steps", "alerts", "series", "value", "parent", "bits")
     for ours, theirs in zip(changes, found, strict=True):
         assert [getattr(ours, name) for name in names] == [theirs[name] for name in names]
+
+
+def observe(base: Path, norms: list[float], first: int, **start: Any) -> str:
+    """Record numbers under one name, and let Exploding look at them."""
+    monitor = _core.Monitor(
+        config_json=json.dumps(
+            {"wg_distribution": True, "format": "api", "alert": {"rules": [BURST]}}
+        ),
+        output_dir=str(base),
+        **start,
+    )
+    key = monitor.key("weight", _core.GRAD_REDUCED)
+    for step, norm in enumerate(norms, first):
+        monitor.start_at(step)
+        monitor.observe(key, torch.tensor([norm]))
+        monitor.step()
+    directory = monitor.directory
+    monitor.close()
+    return directory
+
+
+BURST = {"rule_name": "Exploding", "args": {"min_samples": 8, "window": 16, "threshold": 20}}
+
+
+def test_baselines_survive_a_restart(tmp_path: Path) -> None:
+    """The second attempt begins at step 20: what the first one had from there on doesn't count."""
+    before = observe(tmp_path, [1.0] * 20 + [1000.0] * 5, 0)
+    after = observe(tmp_path, [1.0, 50.0, 1.0], 20, resume=before)
+    assert after == before
+    alerts = [(alert.step, alert.value) for alert in Journal(after).alerts()]
+    assert (21, 50.0) in alerts
+    assert (20, 1.0) not in alerts
+    fresh = observe(tmp_path / "fresh", [1.0, 50.0, 1.0], 20)
+    assert Journal(fresh).alerts() == []
