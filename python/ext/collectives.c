@@ -4,7 +4,6 @@
 
 #include "base/mem.h"
 #include "recording.h"
-#include "stats/combine.h"
 
 /* A call that has been issued and is not known to have ended. */
 typedef struct open_call {
@@ -338,7 +337,7 @@ static bool record_values(monitor_object *monitor, uint32_t key, uint32_t number
                 first_ndim = one.ndim;
                 memcpy(first, one.shape, bytes);
             } else {
-                tp_stats_append(&all.stats, &one.stats);
+                tp_stats_merge(&all.stats, &one.stats);
             }
             alike = alike && one.ndim == first_ndim && memcmp(first, one.shape, bytes) == 0;
             all.shape = first;

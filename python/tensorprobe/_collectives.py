@@ -99,6 +99,7 @@ class Collectives:
         self._is_logging = True
         self._first_step = monitor.open_step
         self._log: dict[str, dict[Any, dict[str, Any]]] = {}
+        self._unbox: Callable[[Any], Any] = lambda group: group
         self.calls = 0
         self.unwaited = 0
         """Works that a Python function of torch.distributed gave and nobody has waited for."""
@@ -115,7 +116,12 @@ class Collectives:
         config = self._config
         if not config["cc_enable"]:
             return
+        if not _interception.is_possible():
+            return
         if self._core is None:
+            from torch.distributed import ProcessGroup
+
+            self._unbox = ProcessGroup.unbox
             self._core = _core.Collectives(self._monitor, self.poll)
         if self._is_logging and not self.calls:
             self._first_step = self._monitor.open_step
@@ -329,9 +335,7 @@ class Collectives:
             queue(lambda: queue(self.poll))
 
     def _group_of(self, given: Any, *, boxed: bool) -> _Group:
-        from torch.distributed import ProcessGroup
-
-        group = ProcessGroup.unbox(given) if boxed else given
+        group = self._unbox(given) if boxed else given
         name = group.group_name
         known = self._groups.get(name)
         if known is None or known.known() is not group:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -162,6 +163,13 @@ _observers: tuple[Observer, ...] = ()
 _undo: list[Callable[[], None]] = []
 
 
+def is_possible() -> bool:
+    """Whether this build of torch has process groups."""
+    import torch.distributed
+
+    return torch.distributed.is_available()
+
+
 def listen(observer: Observer) -> None:
     """Tell it of every call from now on; the first one puts everything in place."""
     global _observers
@@ -182,26 +190,37 @@ def forget(observer: Observer) -> None:
         _undo.clear()
 
 
+def _takes_keysets() -> bool:
+    """Whether this torch tells a kernel the keys that a call has still to pass."""
+    import torch
+
+    return "with_keyset" in inspect.signature(torch.library.Library.impl).parameters
+
+
 def _install() -> None:
     import torch
-    import torch.distributed as dist
 
-    if not dist.is_available():
-        return
+    newer = _takes_keysets()
+    key = "BackendSelect" if newer else "ADInplaceOrView"
+    options = {"with_keyset": True} if newer else {}
     for namespace, make in (("c10d", _kernel), ("_c10d_functional", _wait_kernel)):
-        library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
-        names = OPERATORS if namespace == "c10d" else ("wait_tensor",)
-        for name in names:
+        library: Any = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
+        for name in OPERATORS if namespace == "c10d" else ("wait_tensor",):
             packet = getattr(getattr(torch.ops, namespace), name, None)
             if packet is not None:
-                kernel = make(name, packet.default)
-                library.impl(  # type: ignore[no-untyped-call]
-                    name, kernel, "BackendSelect", with_keyset=True
-                )
-        _undo.append(library._destroy)
+                go_on = _call_on(packet.default) if newer else _call_on_in_older(packet.default)
+                library.impl(name, make(name, go_on), key, **options)
+        _undo.append(functools.partial(_remove_kernels, [library]))
+        del library
     _wrap_wait()
     for name in OBJECTS:
         _wrap_objects(name)
+
+
+def _remove_kernels(held: list[Any]) -> None:
+    library = held.pop()
+    if hasattr(library, "_destroy"):
+        library._destroy()  # older ones let go of their kernels when they are gone
 
 
 def _call_on(overload: Any) -> Callable[..., Any]:
@@ -210,21 +229,38 @@ def _call_on(overload: Any) -> Callable[..., Any]:
 
     behind = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     redispatch = overload._handle.redispatch_boxed
-    return lambda keys, args: redispatch(keys & behind, *args)
+    return lambda keys, *args: redispatch(keys & behind, *args)
 
 
-def _kernel(name: str, overload: Any) -> Callable[..., Any]:
+def _call_on_in_older(overload: Any) -> Callable[..., Any]:
+    """The operator without ADInplaceOrView, which inference mode leaves out: it isn't seen there.
+
+    (BackendSelect can't be left out for the time of a call: what makes a tensor needs it.)
+    """
+    import torch
+
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+    def call(*args: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return overload(*args)
+
+    return call
+
+
+def _kernel(name: str, go_on: Callable[..., Any]) -> Callable[..., Any]:
     from torch._C._distributed_c10d import Work
 
     operator = OPERATORS[name]
-    go_on = _call_on(overload)
+    first = 1 if _takes_keysets() else 0  # of the operator's own arguments
 
-    def kernel(keys: Any, *args: Any) -> Any:
+    def kernel(*args: Any) -> Any:
         if _inside.depth:
-            return go_on(keys, args)
-        calls = [(one, one.begin(operator, args)) for one in _observers]
+            return go_on(*args)
+        own = args[first:]
+        calls = [(one, one.begin(operator, own)) for one in _observers]
         try:
-            result = go_on(keys, args)
+            result = go_on(*args)
         except BaseException:
             for one, call in calls:
                 one.failed(call)
@@ -238,14 +274,13 @@ def _kernel(name: str, overload: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _wait_kernel(_: str, overload: Any) -> Callable[..., Any]:
+def _wait_kernel(_: str, go_on: Callable[..., Any]) -> Callable[..., Any]:
     """After ``wait_tensor`` of a functional collective, which waits in C++."""
-    go_on = _call_on(overload)
 
-    def kernel(keys: Any, *args: Any) -> Any:
-        result = go_on(keys, args)
+    def kernel(*args: Any) -> Any:
+        result = go_on(*args)
         for one in _observers:
-            one.waited_for(args[0])
+            one.waited_for(args[-1])
         return result
 
     return kernel

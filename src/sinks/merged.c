@@ -1,7 +1,5 @@
 #include "sinks/merged.h"
 
-#include "stats/combine.h"
-
 void tp_merged_clear(tp_merged *merged)
 {
     tp_map_free(&merged->index);
@@ -19,7 +17,7 @@ tp_status tp_merged_add(tp_merged *merged, const void *name, size_t size, const 
 {
     uint32_t number;
     if (tp_map_get(&merged->index, name, size, &number) == TP_OK) {
-        tp_stats_append(&record_at(merged, number)->u.stats, &record->u.stats);
+        tp_stats_merge(&record_at(merged, number)->u.stats, &record->u.stats);
         return TP_OK;
     }
     tp_record *added = tp_buf_extend(&merged->records, sizeof *added);

@@ -19,6 +19,7 @@ import torch
 import torch.distributed
 
 import tensorprobe
+from tensorprobe import _interception
 
 dist: Any = torch.distributed
 
@@ -37,8 +38,8 @@ def watched(out: str, name: str, model: Any = None, optimizer: Any = None, **opt
     """A monitor that records collectives and nothing else."""
     model = torch.nn.Linear(2, 2) if model is None else model
     settings = {"enable": True, "cc_pre_hook": True, **options}
-    config: dict[str, Any] = {"targets": {"none": {}}, "format": ["csv", "tensorboard"]}
-    for field in ("wg", "param", "mv"):
+    config: dict[str, Any] = {"format": ["csv", "tensorboard"]}
+    for field in ("xy", "wg", "param", "mv"):
         config[f"{field}_distribution"] = False
     return tensorprobe.watch(
         model,
@@ -80,11 +81,10 @@ def are_same(now: list[Any], before: list[Any]) -> bool:
 
 def kernels() -> list[str]:
     """Operators that something has been put in front of."""
-    names = torch._C._dispatch_get_all_op_names()
-    key = "BackendSelect"
     return [
-        name
-        for name in names
+        f"{name} {key}"
+        for name in torch._C._dispatch_get_all_op_names()
+        for key in ("BackendSelect", "ADInplaceOrView")
         if name.startswith(("c10d::", "_c10d_functional::"))
         and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
     ]
@@ -218,6 +218,25 @@ def many_calls(out: str) -> int:
     return 3000
 
 
+def older(out: str) -> None:
+    """As in a torch that doesn't tell kernels the keys of a call."""
+    newer = _interception._takes_keysets
+    _interception._takes_keysets = lambda: False
+    with watched(out, "older") as monitor:
+        x, y = torch.ones(4), torch.empty(16)
+        for _ in range(100):
+            dist.all_reduce(x)
+            dist.all_gather_into_tensor(y, x, async_op=True).wait()
+            dist.barrier()
+            x.fill_(1.0)
+        dist.monitored_barrier()
+        functional = dist._functional_collectives
+        functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+        monitor.step()
+    check(not any("ADInplaceOrView" in name for name in kernels()), "nothing is left")
+    _interception._takes_keysets = newer
+
+
 # ---- frameworks ----
 
 
@@ -345,7 +364,7 @@ def log(out: str, name: str, **options: Any) -> tuple[str, bool]:
         try:
             for _ in range(3):
                 here(torch.ones(2))
-                there(torch.ones(5).double())
+                there(torch.full((5,), 2.0).double())
                 optimizer.step()
         except SystemExit as end:
             check(end.code == 0, "a clean end")
@@ -371,5 +390,6 @@ PARTS: dict[str, Callable[[str], Any]] = {
     "frameworks": frameworks,
     "code_lines": code_lines,
     "logs": logs,
+    "older": older,
     "many_calls": many_calls,
 }

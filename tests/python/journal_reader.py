@@ -23,6 +23,10 @@ STATISTICS = (
     "abs_max_index sum sum_abs sum_sq m2 sq_exp"
 ).split()
 ALERT = "rule op value baseline threshold samples more incident".split()
+COLLECTIVE = (
+    "op tag peer group_size sequence bytes_in bytes_out signature running issue_ns location flags "
+    "call_ns done_ns waited_ns"
+).split()
 INCIDENT = (
     "number state severity cause rule op value baseline threshold samples first_step last_step "
     "steps alerts series element bits evidence witness parent"
@@ -115,6 +119,8 @@ def record_fields(record: bytes) -> dict[str, Any]:
         fields |= zip(STATISTICS, struct.unpack_from("<6Q5dQ4dq", record, 56), strict=True)
     elif fields["kind"] == 2:
         fields |= zip(ALERT, struct.unpack_from("<II3d3Q", record, 56), strict=True)
+    elif fields["kind"] == 3:
+        fields |= zip(COLLECTIVE, struct.unpack_from("<IIiI11Q", record, 56), strict=True)
     elif fields["kind"] == 4:
         fields |= zip(INCIDENT, struct.unpack_from("<6I3d8Qd2I", record, 56), strict=True)
     return fields

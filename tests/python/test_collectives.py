@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
+import journal_reader
 from tensorprobe import Journal
 
 RANKS = range(4)
@@ -171,6 +173,22 @@ def test_three_thousand_calls_come_through(collectives: Path, results: Results) 
 
 
 @pytest.mark.slow
+def test_calls_are_seen_in_an_older_torch(collectives: Path) -> None:
+    """By another way, which inference mode leaves out."""
+    for rank in RANKS:
+        (records,) = steps_of(collectives, "older", rank)
+        counted = Counter(record["name"] for record in records if "sequence" in record)
+        assert counted == {
+            "all_reduce": 101,
+            "all_gather_into_tensor": 100,
+            "barrier": 100,
+            "monitored_barrier": 1,
+        }
+        posts = [record for record in records if record["row"].startswith("all_reduce.post_0")]
+        assert [post["mean"] for post in posts] == [4.0] * 101
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "tp", "moe"])
 def test_frameworks_are_seen(collectives: Path, results: Results, name: str) -> None:
     """Which collectives a step has; that training is the same the process has checked."""
@@ -239,3 +257,50 @@ def test_log_before_the_second_step(collectives: Path, results: Results, name: s
         assert here["stack"][1].endswith("   log")
     recorded = [record for records in steps_of(collectives, name, 0) for record in records]
     assert bool(recorded) == (name == "beside")
+
+
+@pytest.mark.slow
+def test_calls_of_a_step_are_merged(collectives: Path) -> None:
+    """Norms as roots of sums of squares, means by elements: of two calls, 2 and 5 elements."""
+    directory = Path(journal(collectives, "beside", 0).directory)
+    (path,) = directory.glob("comm_*.csv")
+    rows = {(row["slot"], row["step"]): row for row in csv.DictReader(path.open())}
+    wanted = {"pre_0": [1.0] * 2 + [2.0] * 5, "post_0": [4.0] * 2 + [8.0] * 5}
+    assert rows.keys() == {(slot, step) for slot in wanted for step in "012"}
+    events = EventAccumulator(str(directory), size_guidance={TENSORS: 0}).Reload()
+    for slot, values in wanted.items():
+        norm, mean = math.hypot(*values), sum(values) / len(values)
+        assert math.isclose(float(rows[slot, "1"]["norm"]), norm, rel_tol=1e-12)
+        assert math.isclose(float(rows[slot, "1"]["mean"]), mean, rel_tol=1e-12)
+        assert (rows[slot, "1"]["min"], rows[slot, "1"]["max"]) == (
+            f"{min(values):.0f}",
+            f"{max(values):.0f}",
+        )
+        shown = events.Tensors(f"all_reduce/rank0/{slot}_norm")
+        assert [event.step for event in shown] == [0, 1, 2]
+        assert math.isclose(shown[1].tensor_proto.double_val[0], norm, rel_tol=1e-12)
+
+
+@pytest.mark.slow
+def test_bytes_are_as_described(collectives: Path) -> None:
+    """An independent reader finds the same, at the places of docs/journal.md."""
+    own = journal(collectives, "lines", 2)
+    mine = [record for step in own for record in step.records if "sequence" in record]
+    theirs = []
+    for item, definitions in journal_reader.read_journal(Path(own.directory)):
+        if item.type == journal_reader.BATCH:
+            for raw in item.records:
+                fields = journal_reader.record_fields(raw)
+                if fields["kind"] == 3:
+                    key = definitions.keys[fields["key"]]
+                    place = definitions.keys[fields["location"] - 1]["name"]
+                    shape = definitions.shapes[fields["shape"]]
+                    theirs.append((fields, key, place, shape))
+    assert len(mine) == len(theirs) == 2
+    for record, (fields, key, place, shape) in zip(mine, theirs, strict=True):
+        assert (key["name"], key["global_name"]) == ("all_reduce", "0:0-3")
+        assert (record["name"], record["group"]) == ("all_reduce", "0:0-3")
+        assert (key["quantity"], key["role"], shape) == (13, 0, record["shape"])
+        assert place == record["location"]
+        for name in journal_reader.COLLECTIVE:
+            assert name == "location" or fields[name] == record[name], name
