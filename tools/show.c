@@ -36,6 +36,9 @@ static const char help[] =
     "\n"
     "  --table TABLE    runs, keys, series (the values), alerts, steps, gaps (steps given up), or\n"
     "                   overview (smallest and largest norms, NaN and Inf, in spans of steps)\n"
+    "  --merge          parameters, their gradients and moments whole: what the ranks of a run "
+    "have\n"
+    "                   of each put together, copies once (as --table merged)\n"
     "  --width N        of overview: steps in a span at most; without it, as many as there are\n"
     "  --step N         of step N alone; N-M and N- are ranges. With this, --quantity or --role\n"
     "                   the values are shown (with --alerts the alerts), as with a NAME\n"
@@ -57,6 +60,9 @@ static const char *const first_columns[] = {
     [TP_TABLE_ALERTS] = "run,rank,step,rule,quantity,row,op,value,baseline,more",
     [TP_TABLE_STEPS] = "run,rank,attempt,step,partial,skipped,gap,count,unfilled,errors,time",
     [TP_TABLE_GAPS] = "run,rank,attempt,step,count,time",
+    [TP_TABLE_MERGED] =
+        "run,step,quantity,name,parts,missing,norm,min,max,mean,nan,pos_inf,neg_inf,"
+        "count",
     [TP_TABLE_OVERVIEW] = "run,rank,first_step,last_step,quantity,row,count,nan,inf,norm_min,"
                           "norm_max",
 };
@@ -125,10 +131,13 @@ static tp_status read_option(struct request *request, int letter, const char *te
         request->query.table = tp_table_from_name(text);
         if (request->query.table == 0) {
             return tp_fail(error, TP_ERR_ARGUMENT,
-                           "no such table: %.60s; write runs, keys, series, alerts, steps, gaps or "
-                           "overview",
+                           "no such table: %.60s; write runs, keys, series, alerts, steps, gaps, "
+                           "overview or merged",
                            text);
         }
+        return TP_OK;
+    case 'm':
+        request->query.table = TP_TABLE_MERGED;
         return TP_OK;
     case 'n':
         request->steps = true;
@@ -243,7 +252,8 @@ static tp_status check_filters(const struct request *request, tp_error *error)
 {
     const uint32_t table = request->query.table;
     const bool has_keys = table == TP_TABLE_KEYS || table == TP_TABLE_SERIES ||
-                          table == TP_TABLE_ALERTS || table == TP_TABLE_OVERVIEW;
+                          table == TP_TABLE_ALERTS || table == TP_TABLE_OVERVIEW ||
+                          table == TP_TABLE_MERGED;
     if (table != 0 && !has_keys && (request->names.size > 0 || request->keys)) {
         return tp_fail(error, TP_ERR_ARGUMENT,
                        "this table has no names, quantities and roles: leave them away, or write "
@@ -294,6 +304,7 @@ int tp_tool_show(int argc, char **argv)
     static const struct option options[] = {{"alerts", no_argument, NULL, 'a'},
                                             {"series", no_argument, NULL, 's'},
                                             {"table", required_argument, NULL, 't'},
+                                            {"merge", no_argument, NULL, 'm'},
                                             {"step", required_argument, NULL, 'n'},
                                             {"quantity", required_argument, NULL, 'q'},
                                             {"role", required_argument, NULL, 'o'},

@@ -188,6 +188,22 @@ class Runs:
             "overview", columns, rank, steps, name, quantity, role, slot, width=width
         )
 
+    def merged(
+        self,
+        name: str | Sequence[str] | None = None,
+        quantity: str | Sequence[str] | None = None,
+        *,
+        steps: int | range | slice | None = None,
+        rank: int | Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Table:
+        """A row for each whole parameter in each step: what a run's ranks have of it, together.
+
+        Of its value, reduced gradient, moments, update and ratio. Copies count once. ``missing``
+        elements are in no journal; ``name`` has layers counted over pipeline stages.
+        """
+        return self._table("merged", columns, rank, steps, name, quantity)
+
     def alerts(
         self,
         name: str | Sequence[str] | None = None,

@@ -6,7 +6,7 @@
 enum kind { I32, I64, F64, FLAG, TIME, TEXT, DIMS };
 
 /* What a column's offset counts from. */
-enum base { NOWHERE, RUN, EXTENT, BATCH, KEY, RECORD, OVERVIEW };
+enum base { NOWHERE, RUN, EXTENT, BATCH, KEY, RECORD, OVERVIEW, MERGED };
 
 struct tp_column {
     const char *name;
@@ -55,7 +55,7 @@ static const char *global_name_of(const tp_row_source *source, const tp_row *row
 {
     (void)source;
     (void)scratch;
-    *identity = row->key;
+    *identity = row->key->global_name; /* the key may be a copy */
     return row->key->global_name;
 }
 
@@ -236,6 +236,37 @@ static const tp_column overview[] = {
     AT("norm_max", F64, OVERVIEW, tp_overview, norm_max),
 };
 
+static const tp_column merged[] = {
+    TEXT_OF(run),
+    OF_STEP,
+    AT("micro_step", I32, RECORD, tp_record, micro_step),
+    {"name", TEXT, NOWHERE, 0, 0, NULL, global_name_of},
+    TEXT_OF(quantity),
+    AT("vpp_stage", I32, KEY, tp_key, vpp_stage),
+    AT("parts", I32, MERGED, tp_merged, parts),
+    AT("records", I32, MERGED, tp_merged, records),
+    AT("missing", I64, MERGED, tp_merged, missing),
+    STAT(count, I64),
+    STAT(nan, I64),
+    STAT(pos_inf, I64),
+    STAT(neg_inf, I64),
+    STAT(zeros, I64),
+    STAT(subnormal, I64),
+    COMPUTED(norm),
+    STAT(min, F64),
+    STAT(max, F64),
+    COMPUTED(mean),
+    COMPUTED(std),
+    STAT(finite_min, F64),
+    STAT(finite_max, F64),
+    STAT(abs_max, F64),
+    STAT(sum, F64),
+    STAT(sum_abs, F64),
+    STAT(sum_sq, F64),
+    STAT(m2, F64),
+    STAT(sq_exp, I64),
+};
+
 #define TABLE(name, columns)                                                                       \
     {                                                                                              \
         name, columns, sizeof(columns) / sizeof((columns)[0])                                      \
@@ -253,6 +284,7 @@ static const struct {
     [TP_TABLE_STEPS] = TABLE("steps", steps),
     [TP_TABLE_GAPS] = TABLE("gaps", steps),
     [TP_TABLE_OVERVIEW] = TABLE("overview", overview),
+    [TP_TABLE_MERGED] = TABLE("merged", merged),
 };
 
 const char *tp_table_name(uint32_t table)
@@ -326,6 +358,8 @@ static spot spot_of(const tp_column *column, const tp_row_source *source)
         return (spot){NULL, offsetof(tp_row, key)};
     case RECORD:
         return (spot){NULL, offsetof(tp_row, record)};
+    case MERGED:
+        return (spot){NULL, offsetof(tp_row, merged)};
     case OVERVIEW:
         return (spot){NULL, offsetof(tp_row, overview)};
     default:

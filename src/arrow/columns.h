@@ -13,7 +13,8 @@
 #define TP_TABLE_STEPS 5    /* step */
 #define TP_TABLE_GAPS 6     /* step whose records were given up */
 #define TP_TABLE_OVERVIEW 7 /* key in a span of steps */
-#define TP_TABLE_COUNT 7    /* the largest of them */
+#define TP_TABLE_MERGED 8   /* parameter, as its parts on all ranks together are, in a step */
+#define TP_TABLE_COUNT 8    /* the largest of them */
 
 /* How far a journal goes. */
 typedef struct tp_extent {
@@ -34,9 +35,17 @@ typedef struct tp_row_source {
     const tp_extent *extent; /* of runs */
 } tp_row_source;
 
+/* What a row of a parameter has been put together from. */
+typedef struct tp_merged {
+    uint32_t parts;
+    uint32_t records; /* copies of parts included */
+    int64_t missing;  /* elements of which no part is there */
+} tp_merged;
+
 typedef struct tp_row {
-    const tp_key *key;           /* of keys, series, alerts and overview */
-    const tp_record *record;     /* of series and alerts */
+    const tp_key *key;           /* of keys, series, alerts, overview and merged */
+    const tp_record *record;     /* of series, alerts and merged */
+    const tp_merged *merged;     /* of merged */
     const tp_overview *overview; /* of overview */
 } tp_row;
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "arrow/merger.h"
 #include "base/error.h"
 #include "base/mem.h"
 
@@ -32,6 +33,7 @@ typedef struct stream {
     tp_query *query;
     uint32_t next; /* which directory comes after the one being read */
     tp_reader *reader;
+    tp_merger *merger; /* of TP_TABLE_MERGED */
     tp_row_source source;
     tp_item item; /* its records from `at` on are still to come */
     uint64_t at;
@@ -180,15 +182,6 @@ tp_status tp_query_schema(const tp_query *query, struct ArrowSchema *out)
     return status;
 }
 
-static bool is_wanted_rank(const tp_query_options *options, uint32_t rank)
-{
-    bool found = options->rank_count == 0;
-    for (uint32_t i = 0; !found && i < options->rank_count; i++) {
-        found = options->ranks[i] == rank;
-    }
-    return found;
-}
-
 static tp_status no_memory(stream *s)
 {
     return tp_fail(&s->error, TP_ERR_NOMEM, "no memory to read %s", s->source.directory);
@@ -219,7 +212,7 @@ static tp_status enter_journal(stream *s)
     }
     s->source.reader = s->reader;
     s->source.run = tp_reader_run(s->reader);
-    if (!is_wanted_rank(options, s->source.run->rank)) {
+    if (!tp_list_has_rank(options->ranks, options->rank_count, s->source.run->rank)) {
         leave_journal(s);
         return TP_OK;
     }
@@ -462,9 +455,35 @@ static tp_status end_journal(stream *s)
     return status;
 }
 
+/* One step of a run, from all of its ranks. TP_END: nothing is left. */
+static tp_status take_merged(stream *s)
+{
+    const tp_query_options *o = &s->query->options;
+    const tp_merger_options options = {o->directories, o->directory_count, o->ranks,
+                                       o->rank_count,  o->first_step,      o->last_step,
+                                       o->selection};
+    tp_merged_step step;
+    tp_status status = s->merger == NULL ? tp_merger_open(&s->merger, &options, &s->error) : TP_OK;
+    if (status == TP_OK) {
+        status = tp_merger_next(s->merger, &step, &s->error);
+    }
+    if (status != TP_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; step.new_run && i < s->cell_count; i++) {
+        tp_strings_forget(&s->cells[i].strings);
+    }
+    atomic_fetch_add_explicit(&s->query->damaged, step.damaged, memory_order_relaxed);
+    s->source = step.source;
+    return add_rows(s, step.rows, step.count);
+}
+
 /* One step ahead: part of an item, the next item, or the next journal. TP_END: nothing is left. */
 static tp_status advance(stream *s)
 {
+    if (s->query->options.table == TP_TABLE_MERGED) {
+        return take_merged(s);
+    }
     if (s->busy) {
         return s->query->options.table == TP_TABLE_OVERVIEW ? take_overviews(s) : take_records(s);
     }
@@ -539,6 +558,7 @@ static void release_stream(struct ArrowArrayStream *self)
 {
     stream *s = self->private_data;
     leave_journal(s);
+    tp_merger_close(s->merger);
     tp_buf_free(&s->choices);
     for (uint32_t i = 0; i < s->cell_count; i++) {
         tp_cells_free(&s->cells[i]);

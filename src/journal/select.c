@@ -78,3 +78,12 @@ tp_status tp_selection_add_role(tp_selection *selection, const char *word, tp_er
 {
     return add(&selection->roles, TP_ROLE_NONE, tp_role_name, "role", word, error);
 }
+
+bool tp_list_has_rank(const uint32_t *ranks, uint32_t count, uint32_t rank)
+{
+    bool found = count == 0;
+    for (uint32_t i = 0; !found && i < count; i++) {
+        found = ranks[i] == rank;
+    }
+    return found;
+}

@@ -19,6 +19,9 @@ typedef struct tp_selection {
     int64_t micro_step;  /* likewise */
 } tp_selection;
 
+/* Is the rank in this list, which is of all when it is empty? */
+bool tp_list_has_rank(const uint32_t *ranks, uint32_t count, uint32_t rank);
+
 /* Everything. */
 tp_selection tp_selection_all(void);
 

@@ -100,6 +100,7 @@ class Definitions:
                     "quantity": quantity,
                     "role": role,
                     "argument": None,
+                    "span": span_of(entry[36 + n + m :]),
                 }
                 span = 36 + n + m
                 if length - span >= 16:
@@ -110,6 +111,15 @@ class Definitions:
                 (ndim,) = struct.unpack_from("<I", entry, 12)
                 self.shapes[id_] = struct.unpack_from(f"<{ndim}q", entry, 16)
             at += length
+
+
+def span_of(rest: bytes) -> tuple[int, list[tuple[int, ...]], int, int] | None:
+    """Return kind, ranges, copies and copy of what stands behind a key's strings."""
+    if len(rest) < 16:
+        return None
+    kind, count, copies, copy = struct.unpack_from("<4I", rest)
+    ranges = [struct.unpack_from("<3q", rest, 16 + 24 * i) for i in range(count)]
+    return kind, ranges, copies, copy
 
 
 def record_fields(record: bytes) -> dict[str, Any]:

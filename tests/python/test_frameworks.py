@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 import tensorprobe
+from journal_reader import read_journal
 
 WHOLE = "grad_reduced param_origin param_updated exp_avg exp_avg_sq".split()
 SCRIPT = Path(__file__).with_name("layouts.py")
@@ -30,7 +32,12 @@ class Launch:
     """All layouts of so many processes, in one start of them."""
 
     def __init__(self, folder: Path, world: int) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world)}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "WORLD_SIZE": str(world),
+            "TORCHELASTIC_RUN_ID": "layouts",
+        }
         self.folder, self.world = folder, world
         ranks = [
             subprocess.Popen(
@@ -72,6 +79,8 @@ class Recorded:
         self.local: dict[tuple[int, int, int, str], list[float]] = defaultdict(list)
         """(rank, step, micro step, name) → unreduced norms."""
         self.keys: list[dict[str, Any]] = []
+        self.merged: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+        """(quantity, step) → name → norm of what was put together."""
         for journal in tensorprobe.open(folder).journals:
             rank = int(journal.run["rank"])
             keys = journal.defined()
@@ -86,6 +95,11 @@ class Recorded:
                     else:
                         span = spans[quantity, name]
                         self.parts[quantity, step.step, name].append((span, norm, rank))
+
+        for row in pyarrow.table(tensorprobe.open(folder).merged()).to_pylist():
+            assert row["missing"] == 0
+            norms = self.merged[row["quantity"], row["step"]]
+            assert norms.setdefault(row["name"], row["norm"]) == row["norm"]
 
     def whole(self, quantity: str, step: int) -> dict[str, float]:
         """The norm of each whole parameter, of parts that cover it once; copies are the same."""
@@ -152,7 +166,9 @@ def compare(launch: Launch, layout: str, collectives: int = 0) -> None:
             expected = wanted[quantity][step]
             if quantity.startswith("param") and "unused" in layout:
                 assert "unused.weight" in expected
-            close(recorded.whole(quantity, step), expected, tolerance)
+            whole = recorded.whole(quantity, step)
+            close(whole, expected, tolerance)
+            close(recorded.merged[quantity, step], whole, 1e-12)
         # As the optimizer found them, that is clipped.
         total = math.sqrt(sum(n**2 for n in recorded.whole("grad_reduced", step).values()))
         own = result["totals"][step]
@@ -198,6 +214,54 @@ def test_powersgd(two: Launch) -> None:
     for step, norm in enumerate(two.results[0]["ddp_powersgd"]["totals"]):
         total = math.sqrt(sum(n**2 for n in recorded.whole("grad_reduced", step).values()))
         assert total == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_spans_are_stored_as_documented(two: Launch) -> None:
+    for journal in tensorprobe.open(two.folder / "fsdp2").journals:
+        rank = int(journal.run["rank"])
+        *_, (_, definitions) = read_journal(Path(journal.directory))
+        spans = {(key["quantity"], key["name"]): key["span"] for key in definitions.keys.values()}
+        box = [(32 * rank, 32, 64), (0, 16, 16)]
+        assert spans[4, "h.0.fc.weight"] == (2, box, 1, 0)
+        assert spans[3, "h.0.fc.weight"] == (0, [], 1, 0)  # before the reduction
+    for journal in tensorprobe.open(two.folder / "fsdp1_orig").journals:
+        flat = {
+            key["name"]: key["span"]
+            for key in journal.defined()
+            if key["quantity"] == "exp_avg" and key["span"][0] == "flat"
+        }
+        assert flat, "no parameter is cut"
+        for _, ((start, length, full),), copies, _ in flat.values():
+            assert copies == 1
+            assert start == 0 or start + length == full
+
+
+@pytest.mark.slow
+def test_show_puts_parts_together(two: Launch) -> None:
+    tool = Path(__file__).parents[2] / "build" / "release" / "tools" / "tensorprobe"
+    lines = subprocess.run(
+        [tool, "show", "--merge", two.folder / "fsdp2", "fc.weight", "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert lines.returncode == 1
+    assert "h.0.fc.weight" in lines.stderr  # the end of several names
+    lines = subprocess.run(
+        [tool, "show", "--merge", two.folder / "fsdp2", "h.0.fc.weight", "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [json.loads(line) for line in lines.stdout.splitlines()]
+    wanted = two.results[0]["fsdp2"]["expected"]
+    assert len(rows) == 6 * 5 - 2  # no moments before the first step
+    for row in rows:
+        assert (row["parts"], row["records"], row["missing"]) == (2, 2, 0)
+        assert (row["count"], row["name"]) == (64 * 16, "h.0.fc.weight")
+        norm = wanted[row["quantity"]][row["step"]]["h.0.fc.weight"]
+        assert row["norm"] == pytest.approx(norm, rel=1e-5)
 
 
 CHECKS = 6 + 3 + 1  # one a step, one every other step, and one to agree on how many keys there are

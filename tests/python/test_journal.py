@@ -59,6 +59,7 @@ def expected_key(s: int) -> dict[str, object]:
         "quantity": s % 8 + 1,
         "role": s % 3,
         "argument": None,
+        "span": (2, [(1, 2, s + 3), (0, 5, 5)][: s % 3], s, s // 2) if s % 4 == 3 else None,
     }
 
 

@@ -191,14 +191,14 @@ static void lack_of_memory(void **state)
             char name[16];
             uint32_t id;
             snprintf(name, sizeof name, "key%u", i + step);
-            add_key(f->registry, name, TP_ACTIVATION, &id);
+            add_key(f->registry, name, i == 0 ? TP_GRAD_REDUCED : TP_ACTIVATION, &id);
             append(f, step, id, i);
         }
     }
     fixture_close(f);
     static const int64_t expected[] = {
-        [TP_TABLE_RUNS] = 1,   [TP_TABLE_KEYS] = 7, [TP_TABLE_SERIES] = 15, [TP_TABLE_ALERTS] = 0,
-        [TP_TABLE_STEPS] = 15, [TP_TABLE_GAPS] = 0, [TP_TABLE_OVERVIEW] = 7};
+        [TP_TABLE_RUNS] = 1,   [TP_TABLE_KEYS] = 9, [TP_TABLE_SERIES] = 15,  [TP_TABLE_ALERTS] = 0,
+        [TP_TABLE_STEPS] = 15, [TP_TABLE_GAPS] = 0, [TP_TABLE_OVERVIEW] = 9, [TP_TABLE_MERGED] = 3};
     for (uint32_t table = TP_TABLE_RUNS; table <= TP_TABLE_COUNT; table++) {
         unsigned long n = 1;
         int64_t rows = -1;

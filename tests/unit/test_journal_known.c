@@ -78,12 +78,15 @@ static void define(tp_registry *registry, uint32_t s)
     uint32_t id;
     int64_t dims[4];
     snprintf(name, sizeof name, "层.%u.fc", s);
+    const tp_range ranges[] = {{1, 2, s + 3}, {0, 5, 5}};
+    const tp_span span = {TP_SPAN_BOX, s % 3, s, s / 2, ranges};
     const tp_key key = {.name = s == 1 ? "" : name,
                         .global_name = s % 2 == 0 ? "global" : NULL,
                         .vpp_stage = (int32_t)s,
                         .slot = (int32_t)s - 1,
                         .quantity = s % 8 + 1,
-                        .role = s % 3};
+                        .role = s % 3,
+                        .span = s % 4 == 3 ? &span : NULL};
     assert_int_equal(tp_registry_add_key(registry, &key, &id), TP_OK);
     assert_int_equal(id, s);
     for (uint32_t d = 0; d < s % 5; d++) {
