@@ -262,7 +262,7 @@ def test_show_has_one_line_for_a_step_and_rule(prefix: Prefix, tmp_path: Path) -
     lines = re.findall(r"^ +step (\d+) +(\S+) +actv (\S+): ", output, re.MULTILINE)
     assert lines == [("1", "AnomalyNan", "b.output"), ("1", "AnomalyTurbulence", "b.output")]
     every = prefix.tool("show", "--alerts", directory).stdout
-    assert len(re.findall(r"^ +step 1 ", every, re.MULTILINE)) == 5
+    assert len(re.findall(r"^ +step 1 +Anomaly", every, re.MULTILINE)) == 5
 
 
 def steps_of(table: Path) -> list[int]:
