@@ -61,6 +61,7 @@ class Optimizers:
         self._dp_rank = self._tp_rank = 0
         self._checks: Checks | None = None
         self._watched: list[Row] = []
+        self._reports: list[Callable[[], None]] = []
 
     def have_copies(self, dp_group: Any, tp_group: Any) -> None:
         """Record reduced gradients that a group's processes share in the first of them alone.
@@ -98,8 +99,36 @@ class Optimizers:
         self.forget()
         self._hooks.append(hook)
         self._handles.extend(handles)
+        self._hook_early()
         self.watch()
         return True
+
+    def _hook_early(self) -> None:
+        early = None if self._adapter is None else self._adapter.early
+        for hook in self._hooks if early is not None else ():
+            self._handles.extend(early(hook) if early is not None else ())
+
+    def report(self, report: Callable[[], None]) -> None:
+        """Have this called at the end of each step, while it is open."""
+        self._reports.append(report)
+        if self._hooks:
+            self._hooks[-1].ending = self._ending
+
+    def norm(self) -> float | None:
+        """The gradient norm that a framework has computed for the step that ends; None: none."""
+        found = None if self._adapter is None else self._adapter.norm()
+        return None if found is None else found.value
+
+    def _ending(self) -> None:
+        check = None if self._checks is None else self._checks.ending
+        if check is not None:
+            check()
+        for report in tuple(self._reports):
+            try:
+                report()
+            except Exception as error:
+                self._reports.remove(report)
+                complain(f"at the end of a step: {error}: that isn't recorded from now on")
 
     def forget(self) -> None:
         """Take every hook back."""
@@ -129,7 +158,8 @@ class Optimizers:
             self._checks = Checks(
                 self._monitor, hooks, lambda: self._adapter, lambda: self._watched
             )
-            hooks[-1].ending = self._checks.ending
+            wanted = self._checks.ending is not None or self._reports
+            hooks[-1].ending = self._ending if wanted else None
 
     def _watch(self, hook: _core.OptimizerHook, rows: list[Row]) -> bool:
         """Give the hook its rows. False: their gradients are there only when they are reduced."""
@@ -236,6 +266,7 @@ class Optimizers:
             self._hooks.append(hook)
             self._handles.extend(on_step(optimizer, hook.step_pre, hook.step_post))
             _scaling.listen(hook, optimizer)
+        self._hook_early()
         self.watch()
 
     def gradients(self) -> Metrics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -449,6 +449,14 @@ class Session:
     def gradients(self) -> Metrics:
         """Read every watched parameter's gradient as it is now, recording nothing."""
         return self._optimizers.gradients() if self._config["wg_distribution"] else {}
+
+    def report(self, report: Callable[[], None]) -> None:
+        """Have this called at the end of each step, where ``log_scalar`` still belongs to it."""
+        self._optimizers.report(report)
+
+    def gradient_norm(self) -> float | None:
+        """The norm that a framework has computed for the step that ends; None: it hasn't."""
+        return self._optimizers.norm()
 
     def take_gradients(self) -> None:
         """Record the gradients as reduced now, and not when the optimizer's step begins.

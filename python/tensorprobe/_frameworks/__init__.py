@@ -39,9 +39,11 @@ right for a plain torch optimizer):
   hooks do. Where gradients are whole earlier than the step (a callback before clipping),
   ``hook.unscaled(optimizer)`` takes them then. Of a step that the framework skips,
   ``hook.mark_skipped()`` in between says so.
+* ``early(hook)``, if it isn't None: registers what takes gradients before the step, as above.
 * ``before_reduction(hook, rows, micro)``: registers what records gradients that are not reduced
   yet, and returns the handles. micro: of every micro step (``monitor_mbs_grad``), as
-  ``hook.take(GRAD_UNREDUCED, row numbers, tensors, True)``; otherwise once a step, where a buffer
+  ``hook.take(GRAD_UNREDUCED, row numbers, tensors, True)`` (or the micro step's number, where later
+  ones have run forward by then); otherwise once a step, where a buffer
   holds the sum of this process's micro steps, with False. None: there is no such buffer.
   Row numbers are places in ``rows``. ``hook.take`` does nothing on steps that aren't collected,
   and never raises.
@@ -72,6 +74,9 @@ if TYPE_CHECKING:
 _KNOWN: list[tuple[str, str]] = [
     ("megatron.core.optimizer", "_megatron"),
     ("deepspeed.runtime.engine", "_deepspeed"),
+    ("lightning.pytorch", "_lightning"),
+    ("pytorch_lightning", "_lightning"),
+    ("accelerate.optimizer", "_accelerate"),
     ("torch.nn.parallel.distributed", "_ddp"),
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "_fsdp1"),
     ("torch.distributed.fsdp._fully_shard", "_fsdp2"),
@@ -137,6 +142,9 @@ class Adapter:
     framework = "torch"
     reduces = False
     locates = False
+    early: Callable[[_core.OptimizerHook], list[Handle]] | None = None
+    """Where gradients are whole before the step, and clipped in between: registers what calls
+    ``hook.unscaled(optimizer)`` then."""
     optimizer: Any = None
     """What steps, as ``step_pre`` was given it: while ``locate`` runs."""
 

@@ -30,6 +30,20 @@ def instances(of: type | None) -> list[Any]:
     return [thing for thing in gc.get_objects() if issubclass(type(thing), of)]
 
 
+def wrapper_of(model: Any) -> Any:
+    """Return what distributes the model, where that is a module around it; else the model."""
+    for place in (
+        ("torch.nn.parallel.distributed", "DistributedDataParallel"),
+        ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"),
+    ):
+        for one in instances(kind(*place)):
+            if vars(one).get("_modules", {}).get("module") is model:
+                return one
+            if vars(one).get("_modules", {}).get("_fsdp_wrapped_module") is model:
+                return one
+    return model
+
+
 def chain(optimizer: Any) -> list[Any]:
     """Return the optimizer and what is inside of it, from the outermost on."""
     found: list[Any] = []

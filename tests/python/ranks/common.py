@@ -98,6 +98,8 @@ class Truth:
     """By step: the norm of the whole gradient that the framework reports."""
     collectives: list[int] = field(default_factory=list)
     """How many there were in each step."""
+    logged: list[dict[str, Any]] = field(default_factory=list)
+    """What a trainer has said of each step."""
     state: str = ""
     """Of everything that training leaves."""
 
