@@ -227,6 +227,7 @@ typedef struct tp_incident {
 
 /* Flags of a record. */
 #define TP_RECORD_HISTOGRAM 1u /* its batch has a histogram of it: tp_batch_histogram */
+#define TP_RECORD_ELEMENT 2u   /* its batch has an element of it: tp_batch_element */
 
 /* One measurement: three cache lines, stored in journals column by column. */
 typedef struct tp_record {
@@ -291,6 +292,12 @@ typedef struct tp_histogram {
  * *out is not touched then. */
 TP_API tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record,
                                     tp_histogram *out);
+
+/* The first NaN or infinity that was met in a record of the batch: its row-major index, and its
+ * pattern as it lay in memory. TP_ERR_NOTFOUND when it isn't known; *index and *bits are not
+ * touched then. In one step no more than 2^26 elements are looked at for it. */
+TP_API tp_status tp_batch_element(const tp_batch *batch, const tp_record *record, uint64_t *index,
+                                  uint64_t *bits);
 
 /* The value that a column named op shows for these statistics (not for SHAPE and DTYPE: NaN). */
 TP_API double tp_stats_op(const tp_stats *stats, uint32_t op);

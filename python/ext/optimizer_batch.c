@@ -53,7 +53,8 @@ bool optimizer_batch_flush(optimizer_batch *batch)
         const reading values = {.stats = stats[i],
                                 .dtype = tensor->dtype,
                                 .ndim = tensor->ndim,
-                                .shape = tensor->shape};
+                                .shape = tensor->shape,
+                                .data = tensor};
         for (int series = item->first; ok && series <= item->last; series++) {
             ok = optimizer_hook_record_rows(batch->hook, item->entry, &values, series,
                                             batch->micro_step);

@@ -147,12 +147,14 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
     out->dtype = view->data.dtype;
     out->ndim = view->data.ndim;
     out->shape = view->data.shape;
+    out->data = NULL;
     if (!monitor_is_active(monitor)) {
         return READ_NOTHING; /* another thread closed the monitor while the last tensor was read */
     }
     if (view->why != NULL && !view->on_device) {
         return monitor_unreadable(monitor, view, name) ? READ_NOTHING : READ_FAILED;
     }
+    out->data = view->on_device ? NULL : &view->data;
     const bool by_torch = view->on_device || monitor->config->device_path == TP_DEVICE_PATH_TORCH;
     if (by_torch || view->bytes > QUICK_BYTES) {
         monitor->is_busy = true;
@@ -266,6 +268,10 @@ bool reading_record(monitor_object *monitor, const reading *values, site *place,
     if (values->histogram != NULL) {
         tp_step_add_histogram(step, slot, values->histogram); /* without it the record is good */
     }
+    const tp_stats *stats = &values->stats;
+    if ((stats->nan | stats->pos_inf | stats->neg_inf) != 0 && values->data != NULL) {
+        tp_step_add_element(step, slot, values->data);
+    }
     if (is_alone) {
         tp_step_give(slot);
     } else {
@@ -281,6 +287,7 @@ bool reading_small(monitor_object *monitor, const tp_tensor *data, site *place, 
     values.dtype = data->dtype;
     values.ndim = data->ndim;
     values.shape = data->shape;
+    values.data = data;
     values.entry = NULL;
     values.histogram = NULL;
     const tp_status status = tp_stats_compute(data, monitor->config->eps, &values.stats);

@@ -10,6 +10,7 @@ typedef struct reading {
     uint32_t dtype;
     uint32_t ndim;
     const int64_t *shape;              /* the tensor's own */
+    const tp_tensor *data;             /* to look for what is broken; NULL: not to be read */
     memo_entry *entry;                 /* NULL: not remembered */
     const tp_stats_options *histogram; /* has the bins; NULL: there is none */
 } reading;

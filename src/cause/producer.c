@@ -125,6 +125,23 @@ static bool is_single(const tp_stats *stats, bool broken)
     return largest * largest >= NEARLY_ALL * stats->sum_sq;
 }
 
+/* Arithmetic makes NaN of one pattern, with either sign: the first bit of the fraction alone. */
+static bool is_odd_nan(uint32_t dtype, uint64_t bits)
+{
+    switch (dtype) {
+    case TP_F64:
+        return (bits & UINT64_C(0xfffffffffffff)) != UINT64_C(0x8000000000000);
+    case TP_F32:
+        return (bits & 0x7fffff) != 0x400000;
+    case TP_F16:
+        return (bits & 0x3ff) != 0x200;
+    case TP_BF16:
+        return (bits & 0x7f) != 0x40;
+    default:
+        return false;
+    }
+}
+
 static void explain_activation(const tp_scene *scene, const tp_record *producer, const tp_key *key,
                                bool broken, tp_incident *incident)
 {
@@ -248,11 +265,14 @@ void tp_producer_explain(const tp_scene *scene, const tp_record *producer, bool 
     default:
         break;
     }
-    if (is_single(stats, broken) && stats->abs_max_index != TP_NO_INDEX &&
-        (!broken || stats->nan == 0)) {
+    const bool single = is_single(stats, broken);
+    const bool known =
+        tp_batch_element(scene->batch, producer, &incident->element, &incident->bits) == TP_OK;
+    if (!known && single && stats->abs_max_index != TP_NO_INDEX && (!broken || stats->nan == 0)) {
         incident->element = stats->abs_max_index;
     }
-    if (is_single(stats, broken) && key->quantity == TP_PARAM_ORIGIN) {
+    if (single && stats->nan > 0 ? known && is_odd_nan(producer->dtype, incident->bits)
+                                 : single && key->quantity == TP_PARAM_ORIGIN) {
         incident->cause = TP_CAUSE_FLIPPED_BIT;
     }
 }

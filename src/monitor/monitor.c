@@ -349,6 +349,9 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
     slot->dtype = tensor->dtype;
     slot->shape = shape;
     slot->u.stats = stats;
+    if (stats.nan + stats.pos_inf + stats.neg_inf > 0) {
+        tp_step_add_element(step, slot, tensor);
+    }
     tp_step_fill(step, slot);
     tp_monitor_add_hook_time(monitor, tp_clock_monotonic() - start);
     return TP_OK;

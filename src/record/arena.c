@@ -81,6 +81,13 @@ tp_status tp_arena_put_histogram(tp_arena *arena, const tp_stats_options *option
     return TP_OK;
 }
 
+tp_status tp_arena_put_pair(tp_arena *arena, uint64_t first, uint64_t second, uint64_t *place)
+{
+    uint64_t pair[] = {first, second};
+    const tp_stats_options options = {.bins = pair, .bin_count = 2};
+    return tp_arena_put_histogram(arena, &options, place);
+}
+
 /* What lies at this place of the arena, which may have been cut between two chunks only. */
 static void copy(const tp_arena *arena, uint8_t *to, uint64_t place, uint64_t size)
 {
@@ -101,7 +108,7 @@ static void copy_finished(const tp_arena *arena, uint8_t *to, uint64_t used, con
 {
     for (uint64_t i = 0; i < batch->count; i++) {
         const tp_record *record = &batch->records[i];
-        if (record->state == TP_SLOT_DONE && (record->flags & TP_RECORD_HISTOGRAM) != 0 &&
+        if (record->state == TP_SLOT_DONE && (record->flags & TP_ARENA_FLAGS) != 0 &&
             record->arena < used) {
             copy(arena, to, record->arena, HEADER);
             copy(arena, to, record->arena + HEADER,
@@ -167,12 +174,12 @@ bool tp_arena_holds(const tp_arena *arena, uint64_t place)
     return size <= TP_ARENA_CHUNK - start && size <= used - place;
 }
 
-tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record, tp_histogram *out)
+static tp_status find(const tp_batch *batch, const tp_record *record, uint32_t flag,
+                      tp_histogram *out)
 {
     tp_histogram found = {0};
-    if ((record->flags & TP_RECORD_HISTOGRAM) == 0 || batch->arena == NULL ||
-        record->arena % 8 != 0 || batch->arena_size < HEADER ||
-        record->arena > batch->arena_size - HEADER) {
+    if ((record->flags & flag) == 0 || batch->arena == NULL || record->arena % 8 != 0 ||
+        batch->arena_size < HEADER || record->arena > batch->arena_size - HEADER) {
         return TP_ERR_NOTFOUND;
     }
     const uint8_t *at = batch->arena + record->arena;
@@ -184,5 +191,23 @@ tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record, tp_
         return TP_ERR_NOTFOUND;
     }
     *out = found;
+    return TP_OK;
+}
+
+tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record, tp_histogram *out)
+{
+    return find(batch, record, TP_RECORD_HISTOGRAM, out);
+}
+
+tp_status tp_batch_element(const tp_batch *batch, const tp_record *record, uint64_t *index,
+                           uint64_t *bits)
+{
+    tp_histogram found;
+    const tp_status status = find(batch, record, TP_RECORD_ELEMENT, &found);
+    if (status != TP_OK || found.bin_count != 2) {
+        return TP_ERR_NOTFOUND;
+    }
+    *index = found.bins[0];
+    *bits = found.bins[1];
     return TP_OK;
 }

@@ -33,6 +33,12 @@ void tp_arena_clear(tp_arena *arena);
  * thread. TP_ERR_NOMEM: no memory, or all of it is used, or it is larger than a chunk. */
 tp_status tp_arena_put_histogram(tp_arena *arena, const tp_stats_options *options, uint64_t *place);
 
+/* The same for two numbers, which lie there as the bins of a histogram do. */
+tp_status tp_arena_put_pair(tp_arena *arena, uint64_t first, uint64_t second, uint64_t *place);
+
+/* What records may have in it. */
+#define TP_ARENA_FLAGS (TP_RECORD_HISTOGRAM | TP_RECORD_ELEMENT)
+
 /* Sets the arena of a batch, whose records are set; valid until the next view and until it is
  * cleared. partial: somebody may be putting something in; what records in the state DONE refer to
  * is there, the rest is 0. TP_ERR_NOMEM. */

@@ -8,11 +8,15 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "record/arena.h"
+#include "record/element.h"
 
 /* Records beyond the capacity go to chunks, which never move; the next step has a larger capacity,
  * so that chunks appear in the first step of a run and hardly ever again. */
 #define CHUNK_RECORDS 1024u
 #define MAX_CHUNKS 4096u
+
+/* Of a step, that are looked at for the first broken one of a tensor. */
+#define MAX_ELEMENTS (UINT64_C(1) << 26)
 
 /* It may lie in memory that outlives the process: tp_step_revive then follows its pointers. */
 struct tp_step {
@@ -29,7 +33,8 @@ struct tp_step {
     int64_t begin_wall_ns;
     atomic_ullong hook_ns;
     atomic_ullong errors;
-    tp_record *joined; /* the view's records, when they had to be copied */
+    atomic_ullong elements; /* that were looked at */
+    tp_record *joined;      /* the view's records, when they had to be copied */
     tp_arena arena;
     tp_mapping *memory;
 };
@@ -109,6 +114,7 @@ void tp_step_begin(tp_step *step, uint64_t number)
     atomic_store(&step->closed, false);
     atomic_store(&step->hook_ns, 0);
     atomic_store(&step->errors, 0);
+    atomic_store(&step->elements, 0);
     memset(&step->header, 0, sizeof step->header);
     step->header.step = number;
     step->header.pp_stage = -1;
@@ -224,6 +230,28 @@ bool tp_step_add_histogram(tp_step *step, tp_record *slot, const tp_stats_option
     }
     slot->flags |= TP_RECORD_HISTOGRAM;
     return true;
+}
+
+void tp_step_add_element(tp_step *step, tp_record *slot, const tp_tensor *tensor)
+{
+    const uint64_t before = atomic_load(&step->elements);
+    const uint64_t most = before < MAX_ELEMENTS ? MAX_ELEMENTS - before : 0;
+    uint64_t looked;
+    uint64_t index;
+    uint64_t bits;
+    if ((slot->flags & TP_RECORD_HISTOGRAM) != 0 || most == 0) {
+        return;
+    }
+    const bool found = tp_element_find(tensor, most, &looked, &index, &bits);
+    atomic_fetch_add(&step->elements, looked);
+    if (!found) {
+        return;
+    }
+    if (tp_arena_put_pair(&step->arena, index, bits, &slot->arena) == TP_OK) {
+        slot->flags |= TP_RECORD_ELEMENT;
+    } else {
+        slot->arena = 0; /* without it the record is good */
+    }
 }
 
 void tp_step_issue(tp_record *slot)
@@ -431,10 +459,9 @@ tp_status tp_step_revive(tp_step **out, const tp_pieces *pieces, const tp_piece 
     tp_arena_revive(&step->arena, pieces);
     for (uint32_t number = 0; number < count; number++) {
         tp_record *slot = slot_at(step, number);
-        if (slot != NULL && slot->state == TP_SLOT_DONE &&
-            (slot->flags & TP_RECORD_HISTOGRAM) != 0 &&
+        if (slot != NULL && slot->state == TP_SLOT_DONE && (slot->flags & TP_ARENA_FLAGS) != 0 &&
             !tp_arena_holds(&step->arena, slot->arena)) {
-            slot->flags &= ~TP_RECORD_HISTOGRAM;
+            slot->flags &= ~TP_ARENA_FLAGS;
             slot->arena = 0;
         }
     }

@@ -37,6 +37,11 @@ bool tp_step_add_histogram(tp_step *step, tp_record *slot, const tp_stats_option
  * shows that much of it, and so does what a killed process leaves. tp_step_fill follows. */
 void tp_step_issue(tp_record *slot);
 
+/* Looks in the slot's tensor, which has a NaN or an infinity, for the first one, and gives it to
+ * the slot before it is filled. Not in tensors with a histogram, and in one step not at more than
+ * 2^26 elements: what comes then goes without. */
+void tp_step_add_element(tp_step *step, tp_record *slot, const tp_tensor *tensor);
+
 /* Publishes the slot's content. The slot must not be touched afterwards. */
 void tp_step_fill(tp_step *step, tp_record *slot);
 

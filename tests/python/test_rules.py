@@ -284,6 +284,7 @@ def test_one_incident_in_a_run(tmp_path: Path) -> None:
     alerts = monitor.alerts()
     assert (incident.row, incident.quantity) == ("2.weight", "param_origin")
     assert (incident.cause, incident.severity) == ("weight", "critical")
+    assert (incident.element, incident.bits) == (5, 0x7FC00000)
     assert (incident.first_step, incident.state, incident.step) == (3, "grows", 12)
     assert {alert.incident for alert in alerts} == {1}
     until = [alert for alert in alerts if alert.step <= 12]
@@ -335,3 +336,55 @@ def test_baselines_survive_a_restart(tmp_path: Path) -> None:
     assert (20, 1.0) not in alerts
     fresh = observe(tmp_path / "fresh", [1.0, 50.0, 1.0], 20)
     assert Journal(fresh).alerts() == []
+
+
+def test_the_element_and_its_pattern(tmp_path: Path, seed: int) -> None:
+    """Where the only bad element of a tensor is, whatever its strides, and what its bits are."""
+    rng = torch.Generator().manual_seed(seed)
+    monitor = _core.Monitor(
+        config_json=json.dumps(
+            {
+                "wg_distribution": True,
+                "format": "api",
+                "alert": {"rules": [{"rule_name": "AnomalyNan"}]},
+            }
+        ),
+        output_dir=str(tmp_path),
+    )
+    patterns = {
+        torch.float32: (torch.int32, [0x7FC00000, 0x7F800000, 0x7F801234]),
+        torch.float64: (torch.int64, [0x7FF8000000000000, 0x7FF0000000000000, 0x7FF0000000000001]),
+        torch.float16: (torch.int16, [0x7E00, 0x7C00, 0x7C01]),
+        torch.bfloat16: (torch.int16, [0x7FC0, 0x7F80, 0x7F81]),
+    }
+    wanted = []
+    for number in range(48):
+        dtype = list(patterns)[number % 4]
+        integer, bits = patterns[dtype]
+        pattern = bits[number // 4 % 3]
+        shape = [int(n) for n in torch.randint(3, 9, (3,), generator=rng)]
+        base = torch.randn(shape, generator=rng).to(dtype)
+        order = [int(n) for n in torch.randperm(3, generator=rng)]
+        tensor = base.permute(order)
+        tensor = tensor[:, ::2] if number % 3 == 0 else tensor
+        place = int(torch.randint(0, tensor.numel(), (1,), generator=rng))
+        at = torch.unravel_index(torch.tensor(place), tensor.shape)
+        tensor.view(integer)[at] = pattern
+        monitor.start_at(100 * number)
+        quantity = _core.PARAM_ORIGIN if number % 2 else _core.GRAD_REDUCED
+        monitor.observe(monitor.key(f"t{number}", quantity), tensor)
+        monitor.step()
+        assert not bool(tensor.reshape(-1)[place].isfinite())
+        assert int((~tensor.isfinite()).sum()) == 1
+        flipped = number // 4 % 3 == 2 or (number // 4 % 3 == 1 and number % 2)
+        wanted.append((f"t{number}", place, pattern, bool(flipped)))
+    directory = monitor.directory
+    monitor.close()
+    found = [
+        (i.name, i.element, i.bits, i.cause == "flipped_bit")
+        for i in Journal(directory).incidents()
+    ]
+    assert found == wanted
+    assert (
+        f"(element {wanted[0][1]} is 0x{wanted[0][2]:x})" in Journal(directory).incidents()[0].text
+    )
