@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <mysql.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,13 +124,20 @@ static tp_status set_tls(MYSQL *connection, const tp_url *url, tp_error *error)
     return TP_OK;
 }
 
+static void begin_library(void)
+{
+    mysql_library_init(0, NULL, NULL);
+}
+
 static tp_status mariadb_open(void *private, const tp_url *url, tp_error *error)
 {
     static const unsigned connect_seconds = 10;
     static const unsigned wait_seconds = 60;
     static const unsigned tcp = MYSQL_PROTOCOL_TCP;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     mariadb *db = private;
     char path[256];
+    pthread_once(&once, begin_library); /* values and messages have a thread each */
     db->connection = mysql_init(NULL);
     if (db->connection == NULL) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory for a connection");

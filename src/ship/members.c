@@ -99,7 +99,7 @@ tp_status tp_members_look(tp_members *members, tp_error *error)
         if (status != TP_OK) {
             tp_fail(error, status, "no memory to follow %s", members->scope->directory);
         }
-    } else if (status == TP_ERR_NOTFOUND && members->scope->follow) {
+    } else if (status == TP_ERR_NOTFOUND && members->scope->trainer >= 0) {
         status = TP_OK; /* not yet */
     }
     const uint64_t end = tp_clock_monotonic();

@@ -41,6 +41,15 @@ def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A key and a certificate of localhost that is signed by itself."""
+    key, chain = folder / f"{name}.key", folder / f"{name}.pem"
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    words += f" -addext subjectAltName=DNS:localhost -keyout {key} -out {chain}"
+    subprocess.run(["openssl", *words.split()], check=True, capture_output=True)
+    return key, chain
+
+
 class Server:
     """One process; ``restart`` kills it and starts it again, with the same data."""
 
@@ -62,6 +71,12 @@ class Server:
 
     def make(self) -> None:
         """Make what the server needs before its first start."""
+
+    def make_own_certificate(self) -> None:
+        """A certificate that belongs to the server's user."""
+        self.key, self.certificate = make_certificate(self.folder, "server")
+        if "user" in self.options:
+            os.chown(self.key, self.options["user"], self.options["group"])
 
     def command(self) -> list[str | Path]:
         """The server's command line."""
@@ -115,6 +130,7 @@ class Postgres(Server):
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
         data = self.folder / "data"
+        self.make_own_certificate()
         self.run(
             self.programs / "initdb",
             *("-D", data, "-U", "probe", "-A", "scram-sha-256", "-E", "UTF8", "--locale=C"),
@@ -123,6 +139,11 @@ class Postgres(Server):
 
     def command(self) -> list[str | Path]:
         settings = {"listen_addresses": "127.0.0.1", "fsync": "off", "shared_buffers": "32MB"}
+        settings |= {
+            "ssl": "on",
+            "ssl_cert_file": str(self.certificate),
+            "ssl_key_file": str(self.key),
+        }
         return [
             self.programs / "postgres",
             *("-D", self.folder / "data", "-p", str(self.port), "-k", self.folder),
@@ -132,6 +153,7 @@ class Postgres(Server):
     def connect(self, user: str = "probe", password: str = PASSWORD) -> psycopg.Connection[Any]:
         return psycopg.connect(
             host="127.0.0.1",
+            sslmode="disable",
             port=self.port,
             user=user,
             password=password,
@@ -160,6 +182,7 @@ class MariaDB(Server):
     user = "mysql"
 
     def make(self) -> None:
+        self.make_own_certificate()
         self.run(
             "mariadb-install-db",
             *("--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-test-db"),
@@ -179,6 +202,7 @@ class MariaDB(Server):
             *(f"--socket={self.folder / 'socket'}", "--bind-address=127.0.0.1"),
             *("--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M"),
             *("--skip-log-bin", f"--pid-file={self.folder / 'pid'}"),
+            *(f"--ssl-cert={self.certificate}", f"--ssl-key={self.key}"),
         ]
 
     def connect(

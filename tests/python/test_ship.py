@@ -23,6 +23,7 @@ from servers import (
     Server,
     VictoriaMetrics,
     free_port,
+    make_certificate,
     wait_for,
 )
 from shipping import RANKS, SERIES, SOAK, STEPS, TOOL, environment, ship, write, written
@@ -310,6 +311,21 @@ def test_a_wrong_password_is_said_once(
     assert "3 steps of 1 journal" in done.stdout
     (tmp_path / "secret").write_text(server.url + "\n")
     ship("--to", f"file:{tmp_path / 'secret'}", tmp_path / "runs")
+
+
+@pytest.mark.parametrize("which", ["postgres", "mariadb"])
+def test_tls_to_databases(which: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    server: Postgres | MariaDB = request.getfixturevalue(which)
+    written(tmp_path / "runs", "aaaa0009", ranks=1, series=5, steps=3)
+    _, stranger = make_certificate(tmp_path, "stranger")
+    url = server.url.replace("127.0.0.1", "localhost")
+    trust = "?sslmode=verify-full&sslrootcert={}" if which == "postgres" else "?ssl_ca={}"
+    wrong = ship(
+        "--to", "$U", tmp_path / "runs", "--patience", "0", status=1, U=url + trust.format(stranger)
+    )
+    assert "certificate" in wrong.stderr
+    done = ship("--to", "$U", tmp_path / "runs", U=url + trust.format(server.certificate))
+    assert "3 steps of 1 journal delivered" in done.stdout
 
 
 def test_what_cannot_be_delivered_is_said(tmp_path: Path, postgres: Postgres) -> None:

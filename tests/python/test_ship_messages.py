@@ -8,7 +8,6 @@ import http.server
 import json
 import sqlite3
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from servers import PASSWORD, MariaDB, Postgres, free_port
+from servers import PASSWORD, MariaDB, Postgres, free_port, make_certificate
 from shipping import ship, written
 
 pytestmark = pytest.mark.slow
@@ -148,31 +147,7 @@ def test_a_webhook(tmp_path: Path, runs: Path) -> None:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("certificate")
-    key, chain = folder / "key.pem", folder / "certificate.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-            "-keyout",
-            key,
-            "-out",
-            chain,
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return key, chain
+    return make_certificate(tmp_path_factory.mktemp("certificate"), "mail")
 
 
 class Mails:
@@ -194,7 +169,7 @@ def mails(certificate: tuple[Path, Path]) -> Iterator[tuple[Mails, int]]:
         server: Any, session: Any, envelope: Any, mechanism: str, data: Any
     ) -> AuthResult:
         right = (data.login, data.password) == (b"probe", PASSWORD.encode())
-        return AuthResult(success=right)
+        return AuthResult(success=right, handled=False)
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate[1], certificate[0])
@@ -236,6 +211,7 @@ def test_a_mail(
         "--config", config, "--patience", "0", runs, status=1, MAIL_PASSWORD="wr0ng", **trusted
     )
     assert done.stderr.count("warning") == 1
+    assert "Login denied" in done.stderr
     assert "wr0ng" not in done.stderr
     assert taken.taken == []
     sends(config, runs, 2, MAIL_PASSWORD=PASSWORD, **trusted)
