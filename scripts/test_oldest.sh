@@ -19,4 +19,5 @@ fi
 PYTHONPATH=$build/python TP_BUILD_DIR=$build "$environment/bin/python" -m pytest \
     -p no:cacheprovider -k "not scaled_autocast" "$@" \
     tests/python/test_hooks.py tests/python/test_loops.py tests/python/test_odd_runs.py \
-    tests/python/test_targets.py tests/python/test_lifetime.py tests/python/test_selftest.py
+    tests/python/test_targets.py tests/python/test_lifetime.py tests/python/test_selftest.py \
+    tests/python/test_shortcuts.py

@@ -308,12 +308,12 @@ static bool is_kept(const optimizer_hook *hook, PyObject *states, PyObject *name
 static void warn(const char *field, PyObject *optimizer, const char *missing)
 {
     PyObject *type = PyType_GetName(Py_TYPE(optimizer));
-    if (type == NULL ||
-        PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                         "tensorprobe: %s: %U keeps no %s for the watched parameters: nothing is "
-                         "recorded of it",
-                         field, type, missing) != 0) {
-        monitor_clear_error(); /* warnings may have been turned into errors */
+    if (type != NULL) {
+        core_warn("tensorprobe: %s: %U keeps no %s for the watched parameters: nothing is recorded "
+                  "of it",
+                  field, type, missing);
+    } else {
+        monitor_clear_error();
     }
     Py_XDECREF(type);
 }

@@ -129,7 +129,7 @@ static PyObject *end(module_hook *hook, PyObject *tensors, frame *running)
 static PyObject *run_again(module_hook *hook, PyObject *tensors, PyObject *names, int64_t task)
 {
     compiled_calls *calls = &hook->compiled;
-    if (hook->seen_forward != hook->monitor->forward || hook->calls == 0) {
+    if (*module_hook_calls(hook, hook->monitor->forward) == 0) {
         return begin(hook, tensors, names, task);
     }
     calls->known = calls->known && calls->outstanding == 1;
@@ -260,12 +260,8 @@ bool compiled_is_exporting(monitor_object *monitor)
     core_clear_error();
     if (monitor->exporting && !monitor->warned_export) {
         monitor->warned_export = true;
-        if (PyErr_WarnEx(PyExc_RuntimeWarning,
-                         "tensorprobe: torch.export runs the model without values: nothing of it "
-                         "is recorded, nor by what is exported",
-                         1) != 0) {
-            monitor_clear_error();
-        }
+        core_warn("tensorprobe: torch.export runs the model without values: nothing of it is "
+                  "recorded, nor by what is exported");
     }
     return monitor->exporting;
 }

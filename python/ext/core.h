@@ -118,6 +118,11 @@ PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject
  * raised again in the main thread, after the hook. */
 void core_clear_error(void);
 
+/* A RuntimeWarning, unless TENSORPROBE_LOG_LEVEL drops warnings. format: as PyUnicode_FromFormat
+ * takes it. It may have been turned into an error, which must not reach the training: none but
+ * KeyboardInterrupt and the like is left set. */
+void core_warn(const char *format, ...);
+
 /* The object's attribute, new; NULL without an error: it has none, or it is None. */
 PyObject *core_attribute(PyObject *object, const char *name);
 

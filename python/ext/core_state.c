@@ -1,8 +1,11 @@
 #include "core.h"
 
+#include <stdarg.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "monitor_object.h"
 #include "tensor_layout.h"
 #include "torch_calls.h"
 
@@ -102,6 +105,22 @@ void core_clear_error(void)
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
+}
+
+void core_warn(const char *format, ...)
+{
+    if (!tp_log_is_wanted(TP_LOG_WARNING)) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    PyObject *text = PyUnicode_FromFormatV(format, arguments);
+    va_end(arguments);
+    const char *bytes = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, NULL);
+    if (bytes == NULL || PyErr_WarnEx(PyExc_RuntimeWarning, bytes, 1) != 0) {
+        monitor_clear_error();
+    }
+    Py_XDECREF(text);
 }
 
 PyObject *core_attribute(PyObject *object, const char *name)

@@ -27,14 +27,6 @@ void monitor_clear_error(void)
     }
 }
 
-/* Warnings may have been turned into errors, which must not reach the training either. */
-static void warn(const char *format, const char *name, const char *why)
-{
-    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, format, name, why) != 0) {
-        monitor_clear_error();
-    }
-}
-
 PyObject *monitor_trouble(monitor_object *monitor, const char *where)
 {
     if (!PyErr_Occurred()) {
@@ -58,9 +50,10 @@ PyObject *monitor_trouble(monitor_object *monitor, const char *where)
         PyObject *text = PyObject_Str(value == NULL ? type : value);
         const char *why = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, NULL);
         PyErr_Clear();
-        warn("tensorprobe: a hook of '%s' failed and recorded nothing: %s (further failures are "
-             "only counted)",
-             where, why == NULL ? "" : why);
+        core_warn(
+            "tensorprobe: a hook of '%s' failed and recorded nothing: %s (further failures are "
+            "only counted)",
+            where, why == NULL ? "" : why);
         Py_XDECREF(text);
     }
     Py_XDECREF(type);
@@ -81,7 +74,7 @@ bool monitor_unreadable(monitor_object *monitor, const tensor_view *view, const 
     PyObject *reason = PyUnicode_FromString(view->why);
     const int known = reason == NULL ? -1 : PySet_Contains(monitor->warned_reasons, reason);
     if (known == 0 && PySet_Add(monitor->warned_reasons, reason) == 0) {
-        warn(
+        core_warn(
             "tensorprobe: a tensor of '%s' is not recorded: %s (further ones of this kind are only "
             "counted)",
             name, view->why);

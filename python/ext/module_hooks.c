@@ -265,14 +265,23 @@ bool module_hook_begin_root(module_hook *hook, PyObject *module, enum forward_ki
     return !asks || kind == FORWARD_FAILED || structure_check(hook, module);
 }
 
+uint32_t *module_hook_calls(module_hook *hook, uint64_t forward)
+{
+    forward_calls *oldest = &hook->calls[0];
+    for (int i = 0; i < FORWARDS; i++) {
+        if (hook->calls[i].forward == forward) {
+            return &hook->calls[i].count;
+        }
+        oldest = hook->calls[i].forward < oldest->forward ? &hook->calls[i] : oldest;
+    }
+    *oldest = (forward_calls){.forward = forward};
+    return &oldest->count;
+}
+
 void module_hook_number_call(module_hook *hook, frame *running)
 {
-    if (hook->seen_forward != running->forward) {
-        hook->seen_forward = running->forward;
-        hook->calls = 0;
-    }
     hook->fired = true;
-    running->call = hook->calls++;
+    running->call = (*module_hook_calls(hook, running->forward))++;
 }
 
 /* The list of another side of the same values; without a spec it is the one that is there. */

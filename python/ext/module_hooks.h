@@ -37,6 +37,13 @@ typedef struct compiled_calls {
     uint32_t call;
 } compiled_calls;
 
+/* How often the module has been called in a forward of its root. */
+#define FORWARDS 4
+typedef struct forward_calls {
+    uint64_t forward;
+    uint32_t count;
+} forward_calls;
+
 /* Python sees the methods forward_pre and forward, which are registered with the module. */
 typedef struct module_hook {
     PyObject ob_base;         /* as PyObject_HEAD */
@@ -45,15 +52,14 @@ typedef struct module_hook {
     PyTypeObject *plain_type; /* owned; of the module, if "training" is in its dict; or NULL */
     char *name;
     int32_t vpp_stage;
-    bool root;             /* its training forwards count the micro steps */
-    bool recorded;         /* false: only counts */
-    bool linear;           /* its forward is that of torch.nn.Linear */
-    bool fired;            /* a training forward has been seen */
-    uint64_t structure;    /* of a root: see structure.h */
-    bool unsettled;        /* of a root: whether it has changed is to be asked again */
-    module_set seen;       /* of a root: what its last walk has met, for the memory */
-    uint64_t seen_forward; /* calls counts the calls in this forward of the root */
-    uint32_t calls;
+    bool root;                     /* its training forwards count the micro steps */
+    bool recorded;                 /* false: only counts */
+    bool linear;                   /* its forward is that of torch.nn.Linear */
+    bool fired;                    /* a training forward has been seen */
+    uint64_t structure;            /* of a root: see structure.h */
+    bool unsettled;                /* of a root: whether it has changed is to be asked again */
+    module_set seen;               /* of a root: what its last walk has met, for the memory */
+    forward_calls calls[FORWARDS]; /* of forwards that run side by side, in threads */
     owed_calls owed;
     compiled_calls compiled;
     side_filter filter;
@@ -84,6 +90,10 @@ site *module_hook_site(module_hook *hook, uint32_t quantity, uint32_t role, int3
  * the tree below the module has changed. False: an error is set. */
 bool module_hook_begin_root(module_hook *hook, PyObject *module, enum forward_kind kind,
                             int64_t task);
+
+/* How often the module has been called in this forward of the root, so far: in one of the newest
+ * four. */
+uint32_t *module_hook_calls(module_hook *hook, uint64_t forward);
 
 /* A training forward of the module has begun: its micro step and call. */
 void module_hook_number_call(module_hook *hook, frame *running);

@@ -383,6 +383,18 @@ static void begin_step(optimizer_hook *hook)
     Py_XDECREF(earlier);
 }
 
+/* A step that failed and is tried again, with nothing trained in between, has been recorded as far
+ * as it was to be. Notes that this one is. */
+static bool is_tried_again(optimizer_hook *hook)
+{
+    const monitor_object *monitor = hook->monitor;
+    const bool again =
+        hook->begun_in == monitor->steps_ended + 1 && hook->begun_forward == monitor->forward;
+    hook->begun_in = monitor->steps_ended + 1;
+    hook->begun_forward = monitor->forward;
+    return again;
+}
+
 /* step_pre(optimizer, args, kwargs) */
 static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -400,7 +412,7 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
     if (own > 0) {
         begin_step(hook);
     }
-    if (own > 0 && monitor->collecting) {
+    if (own > 0 && monitor->collecting && !is_tried_again(hook)) {
         hook->stale_gradient = has_closure(args, count);
         const bool gradients = !hook->gradients_taken && !hook->stale_gradient;
         PyObject *hidden = core_hide_from_functions(monitor->state);
@@ -427,6 +439,7 @@ PyObject *optimizer_hook_finish(optimizer_hook *hook, PyObject *optimizer, bool 
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     monitor_add_time(monitor, begin);
     hook->gradients_taken = false;
+    hook->begun_in = 0;
     hook->stepped = true;
     if (result == NULL || !hook->ends_step || !monitor_is_active(monitor) ||
         monitor_boundary(monitor)) {

@@ -68,10 +68,12 @@ typedef struct optimizer_hook {
     PyObject *reducer;      /* owned (object, attribute), NULL: nothing is reduced */
     PyObject *ending;       /* owned callable, NULL: none; before the end of the training's step */
     bool reduces_often;     /* several times a step: no buffer holds the sum of the micro steps */
-    double reduced_sq;    /* sum of squares of the reduced gradients taken last, copies left out */
-    bool checked;         /* that the optimizer keeps moments, if they are to be recorded */
-    bool stale_gradient;  /* what is there before the step is the step before's */
-    PyObject *step_frame; /* owned: the frame that runs the step's hooks, while one is running */
+    double reduced_sq;   /* sum of squares of the reduced gradients taken last, copies left out */
+    bool checked;        /* that the optimizer keeps moments, if they are to be recorded */
+    bool stale_gradient; /* what is there before the step is the step before's */
+    uint64_t begun_in;   /* 1 + the step whose beginning is recorded, while it has not ended */
+    uint64_t begun_forward; /* the newest forward at that time */
+    PyObject *step_frame;   /* owned: the frame that runs the step's hooks, while one is running */
 } optimizer_hook;
 
 /* monitor.optimizer_hook(parameters, main_grad, members, ends_step) */

@@ -64,14 +64,10 @@ static bool is_sum(optimizer_hook *hook, watched *entry)
     const uint64_t step = hook->monitor->steps_ended + 1;
     if (entry->unreduced_in == step && !hook->reduces_often) {
         hook->reduces_often = true;
-        if (PyErr_WarnFormat(
-                PyExc_RuntimeWarning, 1,
-                "tensorprobe: gradients are reduced several times a step: grad_unreduced is left "
-                "out (that of step %llu is of its first micro step alone); accumulate under "
-                "no_sync(), or set monitor_mbs_grad",
-                (unsigned long long)tp_monitor_step_number(hook->monitor->monitor)) != 0) {
-            monitor_clear_error(); /* warnings may have been turned into errors */
-        }
+        core_warn("tensorprobe: gradients are reduced several times a step: grad_unreduced is left "
+                  "out (that of step %llu is of its first micro step alone); accumulate under "
+                  "no_sync(), or set monitor_mbs_grad",
+                  (unsigned long long)tp_monitor_step_number(hook->monitor->monitor));
     }
     entry->unreduced_in = step;
     return !hook->reduces_often;

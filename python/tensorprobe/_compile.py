@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import itertools
 import sys
-import warnings
 import weakref
 from collections import UserDict, deque
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensorprobe import _core
+from tensorprobe._messages import warn
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -51,7 +51,7 @@ def _warn_once(text: str) -> None:
     if text not in _said:
         _said.add(text)
         with contextlib.suppress(RuntimeWarning):
-            warnings.warn(f"tensorprobe: {text}", RuntimeWarning, stacklevel=2)
+            warn(text)
 
 
 # ---- The operators ----

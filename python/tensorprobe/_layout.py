@@ -122,6 +122,8 @@ def find() -> tuple[tuple[int, ...], int, list[Tensor]] | None:
 
     None: this torch keeps its tensors in another way.
     """
+    if not hasattr(torch._C.DispatchKeySet, "raw_repr"):
+        return None  # an older torch, without DLPack's table, too
     with torch.inference_mode(False), torch.enable_grad():
         probes = _probes()
     keys = {_dispatch_keys(probe) for probe in probes}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensorprobe import _core, _frameworks
 from tensorprobe._collectives import Collectives
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
+from tensorprobe._limits import listen_to_script, warn_of_depth
 from tensorprobe._messages import complain, say, warn
 from tensorprobe._optimizers import Metrics, Optimizers, on_step
 from tensorprobe._ranks import world_size
@@ -82,6 +83,7 @@ class Session:
         self._has_warned_of_closed = False
         self._end_is_told = False
         self._scripted: list[str] = []
+        self._listeners: list[Any] = []
         self._directory: str = monitor.directory
         from tensorprobe._compile import CompileWatch, original
 
@@ -118,6 +120,7 @@ class Session:
                 self._selection.warn_of_strangers()
                 self.hook_modules(self._config["xy_distribution"])
             self.use_optimizer(optimizer)
+            self._listeners.append(listen_to_script())
             if self._scripted:
                 count = len(self._scripted)
                 _warn(f"'{self._scripted[0]}' is not recorded: it is scripted ({count} in all)")
@@ -206,6 +209,7 @@ class Session:
         self._xy_is_hooked = xy_distribution
         targets = self._config["targets"]
         everything, watched = self._watched_modules()
+        warn_of_depth(one.name for one in watched)
         self._hook_watched(watched, {})
         self._compile.start()
         self._monitor.tell(self._refresh, self._warn_of_silence)
@@ -408,6 +412,7 @@ class Session:
         self._optimizers.forget()
         self._remove(self._expected)
         self._remove(self._step_handles)
+        self._remove(self._listeners)
         if self._printer is not None:
             self._printer.remove()
         self._chunks, self._optimizer = [], None

@@ -11,11 +11,16 @@ static int lowest_level(void)
     return text != NULL && text[0] >= '1' && text[0] <= '4' ? text[0] - '0' : TP_LOG_INFO;
 }
 
+bool tp_log_is_wanted(int level)
+{
+    return level >= lowest_level();
+}
+
 void tp_log(int level, const char *format, ...)
 {
     static const char *const prefixes[] = {"", "", "warning: ", "error: "};
     char line[1024];
-    if (level < lowest_level()) {
+    if (!tp_log_is_wanted(level)) {
         return;
     }
     int used = snprintf(line, sizeof line, "tensorprobe: %s", prefixes[level & 3]);
