@@ -56,6 +56,7 @@ class Optimizers:
         self._handles: list[Any] = []
         self._reduction_handles: list[Handle] = []
         self._has_warned_of_reduction = False
+        self._is_missing = False  # what is recorded before a reduction
         self.waits = False  # for a framework's optimizer, which may know more
         self._adapter: Adapter | None = None
         self._dp_rank = self._tp_rank = 0
@@ -152,7 +153,9 @@ class Optimizers:
         for hook, rows in zip(self._hooks, shares, strict=True):
             missing = not self._watch(hook, rows) or missing
         self._watched = [row for rows in shares for row in rows]
-        self._warn_of_reduction(missing)
+        self._is_missing = missing
+        if self._adapter is not None:
+            self.warn_of_reduction()
         if self._checks is None and self._hooks:
             hooks = tuple(self._hooks)
             self._checks = Checks(
@@ -241,9 +244,9 @@ class Optimizers:
             rows = [row for row in rows if id(row.parameter) not in own]
         return [*shares, rows]
 
-    def _warn_of_reduction(self, missing: bool) -> None:
+    def warn_of_reduction(self) -> None:
         """Say once that unreduced gradients are left out, as nothing has held them."""
-        if not missing or self._has_warned_of_reduction or not self._is_selected()[1]:
+        if not self._is_missing or self._has_warned_of_reduction or not self._is_selected()[1]:
             return
         if self.waits:
             return

@@ -263,7 +263,11 @@ class Session:
         return True
 
     def _warn_of_silence(self) -> None:
-        """Warn of targets that match modules of which none has been called in the first step."""
+        """Warn of targets that match modules of which none has been called in the first step.
+
+        And of gradients that nobody has wrapped by now to be read before they are reduced.
+        """
+        self._optimizers.warn_of_reduction()
         fired: dict[int, bool] = {}
         for place, hooked in self._hooked.items():
             if place.recorded:
@@ -338,12 +342,18 @@ class Session:
         self._optimizers.use(optimizer, self._select())
         self._make_printer()
         self._remove(self._step_handles)
+        self._step_handles.extend(_frameworks.when_wrapped(lambda: self._chunks, self._look_again))
         self._looks_at_step_ends = False
         if self._config["cc_enable"] or self._config_file is not None:
             before = self._collectives.before_step
             self._step_handles.extend(on_step(self._optimizers.last, before, None))
         if self._config_file is not None or self._wants_structure():
             self._hook_step_end(self._optimizers.last)
+
+    def _look_again(self) -> None:
+        """Find out anew whose the model is: somebody has just wrapped it."""
+        if not self._closed and self._selected:
+            self._optimizers.watch(self._select())
 
     def _wants_structure(self) -> bool:
         return self._is_on and self._config["print_struct"] and not self._structure_is_printed

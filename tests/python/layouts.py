@@ -161,12 +161,14 @@ class Layout:
         reference: bool = True,
         tamper: Callable[[Any, int], None] | None = None,
         groups: dict[str, Any] | None = None,
+        early: Callable[[Any], Any] | None = None,
     ) -> None:
         self.build, self.micros, self.config = build, micros, config or {}
         self.no_sync, self.same_data, self.dtype = no_sync, same_data, dtype
         self.unused, self.exact, self.clip = unused, reduces_exactly, clip
         self.reference = reference
         self.groups = groups
+        self.early = early  # wraps the model when it is watched already
         self.tamper = tamper or (lambda model, step: None)
 
     def clip_norm(self, model: nn.Module, bound: float) -> float:
@@ -207,6 +209,8 @@ class Layout:
                     config |= {"wg_distribution": True, "param_distribution": True}
                     session = tensorprobe.TrainerMon(config, output_dir=folder)
                     session.set_monitor(model, optimizer, **self.groups)
+            if self.early is not None:
+                model = self.early(model)
             for step in range(STEPS):
                 for micro in range(self.micros):
                     last = micro == self.micros - 1
@@ -410,6 +414,7 @@ def layouts(world: int) -> dict[str, Layout]:
         "fsdp2_mixed": Layout(fsdp2(2, mixed="float32"), dtype=bf16),
         "fsdp2_mixed_reduce": Layout(fsdp2(2, mixed="bfloat16"), dtype=bf16),
         "tp": Layout(tp, same_data=True),
+        "ddp_around": Layout(make_model, early=nn.parallel.DistributedDataParallel),
         "ddp_often": Layout(ddp(), 2),
         "ddp_group": Layout(ddp(), groups={"dp_group": distributed.group.WORLD}),
         "tp_group": Layout(marked, groups={"tp_group": distributed.group.WORLD}),

@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("layouts.py")
 TWO = (
     "ddp ddp_no_sync ddp_micro ddp_view ddp_static ddp_unused ddp_bf16 ddp_powersgd fsdp1_orig "
     "fsdp1_orig_no_sync fsdp1_flat fsdp1_flat_micro fsdp1_no_shard fsdp1_mixed fsdp2 fsdp2_no_sync "
-    "fsdp2_micro fsdp2_keep fsdp2_mixed fsdp2_mixed_reduce tp"
+    "fsdp2_micro fsdp2_keep fsdp2_mixed fsdp2_mixed_reduce tp ddp_around"
 ).split()
 FOUR = "fsdp1_hybrid fsdp2_hsdp".split()
 

@@ -220,6 +220,22 @@ def expect(chunks: Sequence[torch.nn.Module], found: Callable[[Any], None]) -> l
     return handles
 
 
+def when_wrapped(
+    chunks: Callable[[], Sequence[torch.nn.Module]], call: Callable[[], None]
+) -> list[Handle]:
+    """Have it called when DistributedDataParallel is put around a chunk that is watched already."""
+    owner = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
+    if owner is None:
+        return []
+    from tensorprobe._frameworks._patch import listen
+
+    def after(_: None, ddp: Any, *__: Any, **___: Any) -> None:
+        if any(ddp.module is chunk for chunk in chunks()):
+            call()
+
+    return [listen(owner, "__init__", after=after)]
+
+
 def find(chunks: Sequence[torch.nn.Module], optimizer: Any) -> Adapter | None:
     """Return the adapter of the framework that these objects belong to; None: plain torch's."""
     for needed, file in _KNOWN:
@@ -228,4 +244,8 @@ def find(chunks: Sequence[torch.nn.Module], optimizer: Any) -> Adapter | None:
             adapter: Adapter | None = adapt(chunks, optimizer)
             if adapter is not None:
                 return adapter
-    return None
+    if "torch.nn.parallel.distributed" not in sys.modules:
+        return None
+    from tensorprobe._frameworks import _ddp
+
+    return _ddp.around(chunks)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe._frameworks import Adapter, Handle, Row, Span, on_accumulated
+from tensorprobe._frameworks._living import instances
 from tensorprobe._frameworks._spans import span_of
+from tensorprobe._ranks import reduces_gradients
 
 if TYPE_CHECKING:
     import torch
@@ -15,11 +17,21 @@ if TYPE_CHECKING:
 
 
 def adapt(chunks: Sequence[torch.nn.Module], optimizer: Any) -> Adapter | None:
-    """Return the adapter of models that are wrapped by it."""
+    """Return the adapter of a model that is wrapped by it."""
     from torch.nn.parallel import DistributedDataParallel
 
-    wrapped = [chunk for chunk in chunks if isinstance(chunk, DistributedDataParallel)]
-    return Ddp(wrapped[0]) if len(wrapped) == 1 == len(chunks) else None
+    wrapped = len(chunks) == 1 and isinstance(chunks[0], DistributedDataParallel)
+    return Ddp(chunks[0], "module") if wrapped else None
+
+
+def around(chunks: Sequence[torch.nn.Module]) -> Adapter | None:
+    """Return the adapter of a model that some wrapper, which isn't watched itself, is around."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    if len(chunks) != 1 or not reduces_gradients():
+        return None
+    found = [ddp for ddp in instances(DistributedDataParallel) if ddp.module is chunks[0]]
+    return Ddp(found[-1], "") if found else None
 
 
 class Ddp(Adapter):
@@ -28,12 +40,13 @@ class Ddp(Adapter):
     framework = "DistributedDataParallel"
     reduces = True
 
-    def __init__(self, ddp: torch.nn.parallel.DistributedDataParallel) -> None:
+    def __init__(self, ddp: Any, prefix: str) -> None:
         self._ddp = ddp
+        self._prefix = prefix  # of names in what is watched
 
     def original(self, name: str) -> str:
         """Return the name in the module that was wrapped."""
-        return "" if name == "module" else name.removeprefix("module.")
+        return "" if name == self._prefix else name.removeprefix(f"{self._prefix}.")
 
     def span(self, row: Row) -> Span | None:
         """Return the whole, which each process of the group has (of a DTensor its part)."""
