@@ -57,6 +57,10 @@ static void publish(open_call *call)
 
 static void publish_all(collectives *self)
 {
+    const tp_monitor *monitor = self->monitor->monitor;
+    if (monitor == NULL || !tp_monitor_is_active(monitor)) {
+        return; /* a forked child: the slots are its parent's */
+    }
     for (uint32_t i = 0; i < self->capacity; i++) {
         publish(&self->calls[i]);
     }
@@ -186,10 +190,12 @@ static PyObject *collectives_issue(PyObject *object, PyObject *args)
     }
     uint32_t number = 0;
     tp_step *step = NULL;
-    const uint64_t begin = monitor_now(monitor);
-    open_call *place = take_place(self, &number);
+    open_call *place = NULL;
     tp_record *slot = NULL;
-    if (place == NULL || !describe(monitor, tensor, &record) ||
+    const bool ok = describe(monitor, tensor, &record);
+    /* From here on no Python code runs, and so no other thread takes the place. */
+    const uint64_t begin = monitor_now(monitor);
+    if (!ok || (place = take_place(self, &number)) == NULL ||
         (slot = reserve(monitor, record.key, begin, &step)) == NULL) {
         return monitor_trouble(monitor, "collectives");
     }
@@ -267,8 +273,7 @@ static PyObject *collectives_end(PyObject *object, PyObject *const *args, Py_ssi
     }
     call->used = false;
     if (!monitor_is_active(monitor)) {
-        publish(call);
-        Py_RETURN_FALSE;
+        Py_RETURN_FALSE; /* closed, which has published it; or a forked child */
     }
     const uint64_t now = monitor_now(monitor);
     if (call->step == NULL) {

@@ -49,9 +49,6 @@ class _Group:
         self.peers: dict[tuple[int, int, int], list[int]] = {}
         """The same for each other side of send or recv."""
         self.keys: dict[tuple[str, int], int] = {}
-        self.step = -1
-        self.calls: dict[str, int] = {}
-        """How often each operation has been called in the step."""
 
 
 class _Call:
@@ -94,6 +91,9 @@ class Collectives:
         self._groups: dict[str, _Group] = {}
         self._signatures: dict[Any, int] = {}
         self._pending: dict[int, _Call] = {}
+        self._step = -1
+        self._counts: dict[str, int] = {}
+        """How often each operation has been called in the step."""
         self._task = -1
         self._stacks: CallStacks | None = None
         self._is_logging = True
@@ -218,7 +218,7 @@ class Collectives:
             location = self._location(stack)
         if self._config["cc_log_only"]:
             return None
-        number = self._number(group, operator.name)
+        number = self._number(operator.name)
         if self._config["cc_pre_hook"] and inputs:
             core.values(self._key(group, operator, _core.ROLE_PRE), number, inputs)
         flags = 0
@@ -376,13 +376,13 @@ class Collectives:
         count[1] = ((count[1] ^ signature) * _PRIME) & _MASK
         return sequence, count[1]
 
-    def _number(self, group: _Group, name: str) -> int:
+    def _number(self, name: str) -> int:
         step = self._monitor.open_step
-        if group.step != step:
-            group.step = step
-            group.calls.clear()
-        number = group.calls.get(name, 0)
-        group.calls[name] = number + 1
+        if self._step != step:
+            self._step = step
+            self._counts.clear()
+        number = self._counts.get(name, 0)
+        self._counts[name] = number + 1
         return number
 
     def _key(self, group: _Group, operator: Operator, role: int) -> int:

@@ -382,6 +382,49 @@ def logs(out: str) -> dict[str, Any]:
     }
 
 
+def bad_number(out: str) -> list[Any]:
+    """A NaN that one rank puts in: what the alerts of this one say."""
+    model = torch.nn.Linear(2, 2)
+    settings = {"enable": True, "cc_pre_hook": True}
+    monitor = tensorprobe.watch(
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        {
+            "xy_distribution": False,
+            "format": "api",
+            "cc_distribution": settings,
+            "alert": {"rules": [{"rule_name": "AnomalyNan"}]},
+        },
+        output_dir=f"{out}/nan",
+        run_id="x",
+    )
+    dist.all_reduce(torch.ones(3))
+    dist.all_reduce(torch.full((3,), float("nan") if dist.get_rank() == 2 else 1.0))
+    monitor.step()
+    monitor.close()
+    return [[alert.row, alert.step] for alert in monitor.alerts()]
+
+
+def some_ranks(out: str) -> dict[str, Any]:
+    """Those that module_ranks names; the log ends the run of all."""
+    none = kernels()
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    config = {"xy_distribution": False, "module_ranks": [0, 2], "format": "csv"}
+    config["cc_distribution"] = {"enable": True, "cc_log_only": True}
+    ended = -1
+    with tensorprobe.watch(model, optimizer, config, output_dir=f"{out}/some"):
+        in_place = kernels() != none
+        try:
+            for step in range(3):
+                dist.all_reduce(torch.ones(1))
+                ended = step
+                optimizer.step()
+        except SystemExit:
+            pass
+    return {"in_place": in_place, "ended": ended}
+
+
 PARTS: dict[str, Callable[[str], Any]] = {
     "taken_back": taken_back,
     "exceptions": exceptions,
@@ -391,5 +434,7 @@ PARTS: dict[str, Callable[[str], Any]] = {
     "code_lines": code_lines,
     "logs": logs,
     "older": older,
+    "bad_number": bad_number,
+    "some_ranks": some_ranks,
     "many_calls": many_calls,
 }

@@ -304,3 +304,27 @@ def test_bytes_are_as_described(collectives: Path) -> None:
         assert place == record["location"]
         for name in journal_reader.COLLECTIVE:
             assert name == "location" or fields[name] == record[name], name
+
+
+@pytest.mark.slow
+def test_a_nan_is_found_where_it_came_in(results: Results) -> None:
+    """On the rank that put it in; on the others in what came out."""
+    for rank in RANKS:
+        rows = [row for row, step in results[rank]["bad_number"] if step == 0]
+        assert rows[0] == ("all_reduce.pre_0#1" if rank == 2 else "all_reduce.post_0#1")
+
+
+@pytest.mark.slow
+def test_only_chosen_ranks_are_watched(results: Results) -> None:
+    """On the others nothing is put in place; with cc_log_only all end."""
+    for rank in RANKS:
+        assert results[rank]["some_ranks"] == {"in_place": rank in (0, 2), "ended": 1}
+
+
+@pytest.mark.slow
+def test_rows_of_a_step_have_names_of_their_own(collectives: Path) -> None:
+    """Also those of several groups: other files than csv tell them apart by these."""
+    for rank in RANKS:
+        for records in steps_of(collectives, "every", rank):
+            rows = [record["row"] for record in records if record["name"]]
+            assert len(rows) == len(set(rows))
