@@ -152,7 +152,7 @@ int main(int argc, char **argv)
 {
     static char locks[RANKS_MAX][4096];
     tp_journal *journals[RANKS_MAX];
-    tp_registry *registry;
+    tp_registry *registry = NULL;
     tp_error error = {0};
     must(argc >= 8, "wrong arguments");
     const uint32_t ranks = (uint32_t)atoi(argv[3]);
