@@ -19,10 +19,15 @@ typedef struct server {
 static server there;             /* outlives connections */
 static unsigned long fails_at;   /* the n-th call from now on; 0: none */
 static unsigned long calls_left; /* of those before it, after a run */
+static unsigned long then_every; /* and so many calls after each failure the next; 0: never */
 
 static tp_status call(tp_error *error)
 {
-    return fails_at > 0 && --fails_at == 0 ? tp_fail(error, TP_ERR_IO, "gone") : TP_OK;
+    if (fails_at == 0 || --fails_at > 0) {
+        return TP_OK;
+    }
+    fails_at = then_every;
+    return tp_fail(error, TP_ERR_IO, "gone");
 }
 
 static void copy_row(tp_rows *to, const tp_rows *from, uint64_t row)
@@ -315,6 +320,82 @@ static void test_a_server_that_fails(void **state)
     }
 }
 
+/* Once a span of steps has been cut, it is cut again. */
+static void test_a_server_that_fails_again_and_again(void **state)
+{
+    (void)state;
+    char *expected = run(4, false, 0, 0, 0);
+    for (then_every = 9; then_every < 40; then_every++) {
+        char *found = run(4, true, then_every, 0, 0);
+        assert_string_equal(found, expected);
+        tp_free(found);
+    }
+    then_every = 0;
+    tp_free(expected);
+}
+
+/* Another start in the same journal, whose ids are those of other keys. */
+static void test_attempts(void **state)
+{
+    const tp_database_config config = {.step_interval = 1, .rollup_steps = 2};
+    tp_link link = {.backend = &fake};
+    tp_stream *stream;
+    tp_error error;
+    (void)state;
+    forget_server();
+    for (int i = 0; i < TP_TABLE_COUNT; i++) {
+        link.rows[i].table = (tp_table_id)i;
+    }
+    fixture *f = fixture_new(1, 4096);
+    assert_int_equal(tp_journal_close(&f->journal, &error), TP_OK);
+    for (uint32_t attempt = 0; attempt < 2; attempt++) {
+        tp_run_info info = *fixture_run();
+        tp_registry *registry;
+        uint32_t id;
+        info.attempt = attempt;
+        assert_int_equal(tp_registry_new(&registry), TP_OK);
+        for (uint32_t i = 0; i < 2; i++) {
+            const tp_key key = {.name = i == attempt ? "one" : "two", .slot = -1, .quantity = 4};
+            assert_int_equal(tp_registry_add_key(registry, &key, &id), TP_OK);
+        }
+        assert_int_equal(tp_registry_add_shape(registry, 0, NULL, &id), TP_OK);
+        assert_int_equal(tp_journal_open(&f->journal, f->directory, &info, registry, 0, &error),
+                         TP_OK);
+        for (uint64_t step = 3 * attempt; step < 3 * attempt + 3; step++) {
+            tp_record record = {.state = TP_SLOT_DONE, .kind = TP_RECORD_STATS, .dtype = TP_F32};
+            record.u.stats.sum_sq = attempt == 0 ? 4 : 9;
+            const tp_batch batch = {
+                .step = step, .rank = 3, .attempt = attempt, .count = 1, .records = &record};
+            assert_int_equal(tp_journal_append_batch(f->journal, &batch, &error), TP_OK);
+        }
+        assert_int_equal(tp_journal_close(&f->journal, &error), TP_OK);
+        tp_registry_free(registry);
+    }
+    assert_int_equal(tp_stream_new(&stream, f->directory, &config, &error), TP_OK);
+    deliver(stream, &link, true, 0);
+    tp_stream_free(&stream);
+    for (int i = 0; i < TP_TABLE_COUNT; i++) {
+        tp_rows_free(&link.rows[i]);
+    }
+    fixture_free(f);
+    char *lines = sorted();
+    /* Key 0 is "one" first, and then "two"; norms are 2 and 3. */
+    assert_int_equal(count_lines(lines, "tp_series|0|one|"), 1);
+    assert_int_equal(count_lines(lines, "tp_series|1|two|"), 1);
+    assert_int_equal(count_lines(lines, "tp_series|"), 2);
+    for (uint32_t step = 0; step < 6; step++) {
+        char line[80];
+        snprintf(line, sizeof line, "tp_value|%u|%u|%u|", step / 3, step, step / 3);
+        assert_int_equal(count_lines(lines, line), 1);
+    }
+    assert_int_equal(count_lines(lines, "tp_rollup|0|0|0|1|2|0|0|0x1p+1|0x1p+1|0x1p+1|"), 1);
+    assert_int_equal(count_lines(lines, "tp_rollup|0|0|2|2|1|0|0|0x1p+1|0x1p+1|0x1p+1|"), 1);
+    assert_int_equal(count_lines(lines, "tp_rollup|1|1|3|3|1|0|0|0x1.8p+1|0x1.8p+1|0x1.8p+1|"), 1);
+    assert_int_equal(count_lines(lines, "tp_rollup|1|1|4|5|2|0|0|0x1.8p+1|0x1.8p+1|0x1.8p+1|"), 1);
+    assert_int_equal(count_lines(lines, "tp_rollup|"), 4);
+    tp_free(lines);
+}
+
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -333,6 +414,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_a_server_that_fails),
+        cmocka_unit_test(test_a_server_that_fails_again_and_again),
+        cmocka_unit_test(test_attempts),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
