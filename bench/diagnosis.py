@@ -331,20 +331,21 @@ def train(fault: Fault, split: str, kind: str, seed: int, steps: int, base: Path
     )  # fmt: skip
 
 
-def plan(runs: int, *, ddp: bool) -> Iterator[tuple[Fault, str, str, int]]:
+def plan(runs: int, start: int, *, ddp: bool) -> Iterator[tuple[Fault, str, str, int]]:
     """Tuned are GPTs of even seeds; scored are GPTs of odd seeds and mixtures of experts."""
     for number, fault in enumerate(fault for fault in ALL if fault.ddp == ddp):
         for i in range(runs):
-            yield fault, "tuned", "gpt", 100 * number + 4 * i
-            yield fault, "scored", "gpt", 100 * number + 4 * i + 3
-            yield fault, "scored", "moe", 100 * number + 4 * i + 1
+            seed = 10000 * start + 100 * number + 4 * i
+            yield fault, "tuned", "gpt", seed
+            yield fault, "scored", "gpt", seed + 3
+            yield fault, "scored", "moe", seed + 1
 
 
-def train_ddp(rank: int, runs: int, base: str, queue: Any) -> None:
+def train_ddp(rank: int, runs: int, start: int, base: str, queue: Any) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29631"}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    for fault, split, kind, seed in plan(runs, ddp=True):
+    for fault, split, kind, seed in plan(runs, start, ddp=True):
         # An expert that no token chose would have no gradient to reduce.
         run = train(fault, split, "gpt" if kind == "moe" else kind, seed, 200, Path(base), rank)
         dist.barrier()
@@ -354,17 +355,20 @@ def train_ddp(rank: int, runs: int, base: str, queue: Any) -> None:
 
 def record_all(arguments: argparse.Namespace, base: Path) -> list[Run]:
     found = []
-    for fault, split, kind, seed in plan(arguments.runs, ddp=False):
+    for fault, split, kind, seed in plan(arguments.runs, arguments.seed, ddp=False):
         found.append(train(fault, split, kind, seed, 200, base, 0))
     healthy = Fault("none", sites=("head",))
-    for kind, seed in (("deep", 9001), ("moe", 9003)):
+    for kind, place in (("deep", 9001), ("moe", 9003)):
+        seed = 10000 * arguments.seed + place
         found.append(train(healthy, "tuned", kind, seed, arguments.healthy // 5, base, 0))
         found.append(train(healthy, "scored", kind, seed + 1, arguments.healthy, base, 0))
     queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
     spawn: Any = vars(torch.multiprocessing)["spawn"]
-    context = spawn(train_ddp, (arguments.runs, str(base), queue), nprocs=2, join=False)
+    context = spawn(
+        train_ddp, (arguments.runs, arguments.seed, str(base), queue), nprocs=2, join=False
+    )
     ranks: dict[int, Run] = {}
-    for _ in range(2 * len(list(plan(arguments.runs, ddp=True)))):
+    for _ in range(2 * len(list(plan(arguments.runs, arguments.seed, ddp=True)))):
         _, seed, run = queue.get()
         if seed in ranks:
             ranks[seed].directories += run.directories
@@ -487,6 +491,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Score rules on injected faults.")
     parser.add_argument("--runs", type=int, default=2, help="of each fault, split and model")
     parser.add_argument("--healthy", type=int, default=3000, help="steps of a healthy run")
+    parser.add_argument("--seed", type=int, default=0, help="other places, steps and data")
     parser.add_argument("--keep", type=Path, help="record here; what is there is scored again")
     parser.add_argument("--split", default="tuned,scored")
     arguments = parser.parse_args()

@@ -76,7 +76,9 @@ static double measure(const tp_rule_options *options, uint32_t quantity, uint32_
         snprintf(name, sizeof name, "layers.%u", i);
         const tp_key key = {.name = name, .slot = -1, .quantity = quantity, .role = TP_ROLE_OUTPUT};
         records[i] = (tp_record){.state = TP_SLOT_DONE, .kind = TP_RECORD_STATS, .dtype = TP_F32};
-        if (tp_registry_add_key(registry, &key, &records[i].key) != TP_OK) {
+        const int64_t dims[] = {1, 2};
+        if (tp_registry_add_key(registry, &key, &records[i].key) != TP_OK ||
+            tp_registry_add_shape(registry, 2, dims, &records[i].shape) != TP_OK) {
             return 0;
         }
     }

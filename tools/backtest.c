@@ -86,6 +86,11 @@ static tp_status take_records(backtest *test, const tp_batch *batch)
             continue;
         }
         tp_status status = our_number(test, record.key, &record.key);
+        uint32_t ndim;
+        const int64_t *dims = tp_reader_shape(test->reader, record.shape, &ndim);
+        if (status == TP_OK && dims != NULL) {
+            status = tp_registry_add_shape(test->registry, ndim, dims, &record.shape);
+        }
         if (status != TP_OK) {
             return status;
         }

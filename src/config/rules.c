@@ -48,7 +48,7 @@ static const struct known_rule {
     {TP_RULE_SATURATED, MAY_THRESHOLD | MAY_SAMPLES, 0.95, 0, 5, 0},
     {TP_RULE_WEIGHT_UPDATE_RATIO, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 0.05, 0, 16, 32},
     {TP_RULE_VARIANCE_BOUNDS, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 100, 1, 16, 32},
-    {TP_RULE_GRAD_NORM_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 30, 1, 16, 32},
+    {TP_RULE_GRAD_NORM_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 60, 1, 16, 32},
     {TP_RULE_UNDERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES, 0.1, 0, 5, 0},
     {TP_RULE_OVERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES, 0.5, 0, 1, 0},
     {TP_RULE_MOMENTUM_AGAINST_GRADIENT, MAY_THRESHOLD | MAY_SAMPLES, 0.2, 0, 5, 0},
@@ -128,7 +128,7 @@ static const tp_config_field argument_fields[] = {
      .offset = offsetof(rule_draft, threshold),
      .does = "AnomalyNan: the largest magnitude that is right, none: any number is. "
              "AnomalyTurbulence: how far from its own history a value may be. Exploding (20), "
-             "LossSpike (6), GradNormSpike (30): how many standard deviations above the median. "
+             "LossSpike (6), GradNormSpike (60): how many standard deviations above the median. "
              "Vanishing (1000): how many times smaller than it. VarianceBounds (100): how many "
              "times smaller or larger. AllZero (1), DeadUnits (0.95): the share of zeros. "
              "Saturated (0.95), UnderflowShare (0.1), OverflowShare (0.5): the share that is "

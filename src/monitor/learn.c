@@ -6,7 +6,7 @@
 #define STEPS 64 /* more than a default window has */
 #define LIMIT_NS UINT64_C(500000000)
 
-/* The step's records with the keys' numbers of our registry. */
+/* The step's records with the numbers that keys and shapes have in our registry. */
 static tp_status translate(tp_registry *registry, const tp_reader *reader, const tp_batch *batch,
                            tp_buf *records)
 {
@@ -17,7 +17,12 @@ static tp_status translate(tp_registry *registry, const tp_reader *reader, const
         if (key == NULL) {
             continue; /* its definition is damaged */
         }
-        const tp_status status = tp_registry_add_key(registry, key, &record.key);
+        uint32_t ndim;
+        const int64_t *dims = tp_reader_shape(reader, record.shape, &ndim);
+        tp_status status = tp_registry_add_key(registry, key, &record.key);
+        if (status == TP_OK && dims != NULL) {
+            status = tp_registry_add_shape(registry, ndim, dims, &record.shape);
+        }
         if (status != TP_OK) {
             return status;
         }

@@ -10,6 +10,7 @@
 #define SEEN_OTHERWISE 16
 /* An update is large when it is so many times the usual one, too. */
 #define TIMES_USUAL 10
+#define LONG_VECTOR 65536
 
 typedef struct lasting {
     uint64_t steps;     /* in a row */
@@ -133,7 +134,10 @@ static bool judge_update(const tp_judgement *judgement, void *memory, tp_alert *
     const double before = last->norm;
     const double now = judgement->norm;
     last->norm = isfinite(now) ? now : 0;
-    if (!(before > 0) || !isfinite(now)) {
+    /* A bias, or the like of it, may wander around 0: its norm says little. A long vector is the
+     * shard of a matrix. */
+    const bool is_bias = judgement->ndim < 2 && judgement->stats->count < LONG_VECTOR;
+    if (is_bias || !(before > 0) || !isfinite(now)) {
         return false;
     }
     const double ratio = fabs(now - before) / before;

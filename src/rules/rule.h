@@ -13,6 +13,7 @@ typedef struct tp_judgement {
     uint32_t quantity; /* TP_ACTIVATION … */
     uint32_t role;
     uint32_t dtype;
+    uint32_t ndim; /* of the tensor */
     const tp_stats *stats;
     double norm; /* of them */
     const uint32_t *ops;

@@ -27,6 +27,7 @@ typedef struct place {
     place_name name;
     uint32_t quantity;
     uint32_t role;
+    uint32_t ndim;
     uint64_t applies; /* bit n: the n-th rule looks at it */
     size_t memory;    /* where it begins: that of one rule that applies behind the other's */
 } place;
@@ -175,7 +176,8 @@ static size_t memory_of(const tp_rules *rules, uint64_t applies)
     return size;
 }
 
-static tp_status add_place(tp_rules *rules, const place_name *wanted, uint32_t *number)
+static tp_status add_place(tp_rules *rules, const place_name *wanted, const tp_record *record,
+                           uint32_t *number)
 {
     if (rules->place_count == rules->place_capacity) {
         uint32_t capacity = rules->place_capacity < 256 ? 256 : rules->place_capacity * 2;
@@ -186,7 +188,8 @@ static tp_status add_place(tp_rules *rules, const place_name *wanted, uint32_t *
         rules->places = places;
         rules->place_capacity = capacity;
     }
-    const place new = describe(rules, wanted);
+    place new = describe(rules, wanted);
+    tp_registry_shape(rules->registry, record->shape, &new.ndim);
     const size_t size = memory_of(rules, new.applies);
     if (size > 0) {
         uint8_t *memory = tp_buf_extend(&rules->memory, size);
@@ -219,7 +222,7 @@ static tp_status find_place(tp_rules *rules, uint64_t n, const tp_record *record
     }
     tp_status status = tp_map_get(&rules->place_numbers, &wanted, sizeof wanted, number);
     if (status == TP_ERR_NOTFOUND) {
-        status = add_place(rules, &wanted, number);
+        status = add_place(rules, &wanted, record, number);
     }
     if (status == TP_OK) {
         rules->sequence[n] = *number;
@@ -277,6 +280,7 @@ static void judge_record(const tp_rules *rules, const place *here, const tp_reco
     tp_judgement judgement = {.quantity = here->quantity,
                               .role = here->role,
                               .dtype = record->dtype,
+                              .ndim = here->ndim,
                               .stats = &record->u.stats,
                               .norm = tp_stats_norm(&record->u.stats),
                               .ops = rules->ops,

@@ -96,7 +96,8 @@ static bool judge_loss(const tp_judgement *judgement, void *memory, tp_alert *al
     return true;
 }
 
-/* The standard deviation, on both sides: a tensor that becomes constant keeps its norm. */
+/* The standard deviation, on both sides: a tensor that becomes constant keeps its norm. Not of
+ * gradients: that of an expert goes up and down with its tokens by more than any factor. */
 static bool judge_variance(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
     const tp_stats *stats = judgement->stats;
@@ -104,10 +105,8 @@ static bool judge_variance(const tp_judgement *judgement, void *memory, tp_alert
     tp_window *window = memory;
     const double usual =
         window->count > 0 ? tp_window_median(window, judgement->options->window) : 0;
-    const bool is_gradient = judgement->quantity == TP_ACTIVATION_GRAD;
-    if (stats->count < 2 || !isfinite(value) || (is_gradient && is_idle(judgement)) ||
-        (value == 0 && usual == 0)) { /* constant as ever, as a norm's weight begins */
-        return false;
+    if (stats->count < 2 || !isfinite(value) || (value == 0 && usual == 0)) {
+        return false; /* constant as ever, as a norm's weight begins */
     }
     const bool is_low = value < usual;
     return judge_bound(judgement->options, memory, value, is_low ? -1 : 1,
@@ -174,9 +173,8 @@ const tp_rule tp_rule_loss_spike = {.rule = TP_RULE_LOSS_SPIKE,
                                     .memory = memory,
                                     .judge = judge_loss};
 const tp_rule tp_rule_variance = {.rule = TP_RULE_VARIANCE_BOUNDS,
-                                  .quantities = TP_QUANTITY(TP_ACTIVATION) |
-                                                TP_QUANTITY(TP_ACTIVATION_GRAD) |
-                                                TP_QUANTITY(TP_PARAM_ORIGIN),
+                                  .quantities =
+                                      TP_QUANTITY(TP_ACTIVATION) | TP_QUANTITY(TP_PARAM_ORIGIN),
                                   .memory = memory,
                                   .judge = judge_variance};
 const tp_rule tp_rule_gradient_norm = {.rule = TP_RULE_GRAD_NORM_SPIKE,

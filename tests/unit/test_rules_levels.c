@@ -32,6 +32,8 @@ static tp_record record_of(const char *name, uint32_t quantity, uint32_t role, c
     const tp_tensor view = {x, &n, NULL, TP_F64, 1};
     tp_record record = {.state = TP_SLOT_DONE, .kind = TP_RECORD_STATS};
     assert_int_equal(tp_registry_add_key(registry, &key, &record.key), TP_OK);
+    const int64_t dims[] = {n / 10, 10};
+    assert_int_equal(tp_registry_add_shape(registry, n > 10 ? 2 : 1, dims, &record.shape), TP_OK);
     assert_int_equal(tp_stats_compute(&view, 1e-8, &record.u.stats), TP_OK);
     return record;
 }
@@ -177,6 +179,14 @@ static void test_update_ratio(void **state)
             assert_true(fabs(alert->value - (i == 50 ? 0.3 : 0.5)) < 1e-9);
             assert_true(fabs(alert->baseline - 0.001) < 1e-9);
         }
+    }
+    tp_rules_free(rules);
+    rules = make((tp_rule_options){
+        .rule = TP_RULE_WEIGHT_UPDATE_RATIO, .threshold = 0.1, .min_samples = 16, .window = 32});
+    for (int i = 0; i < 60; i++) { /* a bias may do what it likes */
+        fill(0, 0, i == 50 ? 3 : 1 + 0.001 * i);
+        const tp_record bias = record_of("bias", TP_PARAM_UPDATED, TP_ROLE_NONE, tensor, 10);
+        assert_null(check(rules, &bias, 1));
     }
     tp_rules_free(rules);
 }
