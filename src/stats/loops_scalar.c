@@ -1,4 +1,4 @@
-/* For any processor; and for AArch64, where NEON is no option of the compiler. */
+/* For any processor. */
 #include "stats/loops_body.h"
 
 /* In several tables: a number that is added to again at once would have to be waited for. */
@@ -21,12 +21,3 @@ static void count(const uint8_t bin[TP_BLOCK], uint32_t bins, uint64_t *counts)
 }
 
 TP_LOOPS_TABLE(scalar)
-
-const tp_loops *tp_loops_neon(void)
-{
-#if defined(__aarch64__)
-    return tp_loops_scalar();
-#else
-    return NULL;
-#endif
-}
