@@ -11,6 +11,10 @@
 
 #include "base/countdown.h"
 
+/* What a model's weights look like is nobody else's business. */
+#define FILE_MODE 0640
+#define DIRECTORY_MODE 0750
+
 static tp_countdown countdown; /* of writes */
 static atomic_int fail_errno;
 
@@ -18,6 +22,29 @@ void tp_file_fail_after(unsigned long n, int error_number)
 {
     atomic_store(&fail_errno, error_number);
     tp_countdown_start(&countdown, n);
+}
+
+static tp_countdown calls; /* of everything that changes files */
+static atomic_int call_errno;
+static atomic_bool fails_once;
+
+void tp_file_fail_calls_after(unsigned long n, int error_number, bool once)
+{
+    atomic_store(&call_errno, error_number);
+    atomic_store(&fails_once, once);
+    tp_countdown_start(&calls, n);
+}
+
+/* Counts a call; the error that it has to fail with, or 0. */
+static int count_call(void)
+{
+    if (!tp_countdown_is_over(&calls)) {
+        return 0;
+    }
+    if (atomic_load(&fails_once)) {
+        tp_countdown_start(&calls, 0);
+    }
+    return atomic_load(&call_errno);
 }
 
 static tp_status fail_errno_on(tp_error *error, const char *verb, const char *path, int number)
@@ -48,6 +75,10 @@ tp_status tp_dir_make(const char *path, tp_error *error)
     if (length == 0 || length >= sizeof part) {
         return tp_fail(error, TP_ERR_ARGUMENT, "directory name is empty or too long: %.100s", path);
     }
+    const int failed = count_call();
+    if (failed != 0) {
+        return fail_errno_on(error, "make directory", path, failed);
+    }
     memcpy(part, path, length + 1);
     for (size_t i = 1; i <= length; i++) {
         if (part[i] != '/' && part[i] != '\0') {
@@ -55,7 +86,7 @@ tp_status tp_dir_make(const char *path, tp_error *error)
         }
         part[i] = '\0';
         struct stat info;
-        if (mkdir(part, 0755) != 0 && (errno != EEXIST || stat(part, &info) != 0)) {
+        if (mkdir(part, DIRECTORY_MODE) != 0 && (errno != EEXIST || stat(part, &info) != 0)) {
             return fail_errno_on(error, "make directory", part, errno);
         }
         if (stat(part, &info) == 0 && !S_ISDIR(info.st_mode)) {
@@ -64,6 +95,17 @@ tp_status tp_dir_make(const char *path, tp_error *error)
         part[i] = path[i];
     }
     return TP_OK;
+}
+
+tp_status tp_dir_make_in(const char *path, tp_error *error)
+{
+    tp_status status = tp_dir_make(path, error);
+    if (status == TP_OK && tp_file_is_link(path)) {
+        status =
+            tp_fail(error, TP_ERR_IO,
+                    "%s is a symbolic link, which is not followed: nothing is written there", path);
+    }
+    return status;
 }
 
 tp_status tp_dir_make_private(const char *path, bool *made, tp_error *error)
@@ -109,9 +151,12 @@ void tp_file_remove(const char *path)
 
 tp_status tp_file_append(const char *path, int *fd, uint64_t *size, tp_error *error)
 {
-    int opened = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const int failed = count_call();
+    int opened = failed == 0
+                     ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, FILE_MODE)
+                     : -1;
     if (opened < 0) {
-        return fail_errno_on(error, "open", path, errno);
+        return fail_errno_on(error, "open", path, failed != 0 ? failed : errno);
     }
     struct stat info;
     if (fstat(opened, &info) != 0) {
@@ -143,17 +188,19 @@ static tp_status write_all(int fd, const char *path, const uint8_t *bytes, size_
 
 tp_status tp_file_write(int fd, const char *path, const void *bytes, size_t size, tp_error *error)
 {
-    if (tp_countdown_is_over(&countdown)) {
+    int failed = tp_countdown_is_over(&countdown) ? atomic_load(&fail_errno) : count_call();
+    if (failed != 0) {
         write_all(fd, path, bytes, size / 2, NULL);
-        return fail_errno_on(error, "write to", path, atomic_load(&fail_errno));
+        return fail_errno_on(error, "write to", path, failed);
     }
     return write_all(fd, path, bytes, size, error);
 }
 
 tp_status tp_file_truncate(int fd, const char *path, uint64_t size, tp_error *error)
 {
-    if (ftruncate(fd, (off_t)size) != 0) {
-        return fail_errno_on(error, "truncate", path, errno);
+    const int failed = count_call();
+    if (failed != 0 || ftruncate(fd, (off_t)size) != 0) {
+        return fail_errno_on(error, "truncate", path, failed != 0 ? failed : errno);
     }
     return TP_OK;
 }
@@ -162,6 +209,12 @@ bool tp_file_is_removed(int fd)
 {
     struct stat info;
     return fstat(fd, &info) == 0 && info.st_nlink == 0;
+}
+
+bool tp_file_is_link(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
 }
 
 bool tp_file_has(const char *path, uint64_t size)
@@ -262,17 +315,21 @@ tp_status tp_file_replace(const char *path, const void *bytes, size_t size, tp_e
     if (status != TP_OK) {
         return status;
     }
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int failed = count_call();
+    int fd = failed == 0
+                 ? open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, FILE_MODE)
+                 : -1;
     if (fd < 0) {
-        return fail_errno_on(error, "open", temporary, errno);
+        return fail_errno_on(error, "open", temporary, failed != 0 ? failed : errno);
     }
     status = tp_file_write(fd, temporary, bytes, size, error);
     /* Some network file systems refuse the bytes only here. */
     if (close(fd) != 0 && status == TP_OK && errno != EINTR) {
         status = fail_errno_on(error, "write to", temporary, errno);
     }
-    if (status == TP_OK && rename(temporary, path) != 0) {
-        status = fail_errno_on(error, "rename to", path, errno);
+    failed = status == TP_OK ? count_call() : 0;
+    if (status == TP_OK && (failed != 0 || rename(temporary, path) != 0)) {
+        status = fail_errno_on(error, "rename to", path, failed != 0 ? failed : errno);
     }
     if (status != TP_OK) {
         unlink(temporary);

@@ -13,8 +13,11 @@
 
 /* All messages name the path and the operating system's reason. error may be NULL. */
 
-/* Makes the directory and its missing parents (mode 0755). */
+/* Makes the directory and its missing parents (mode 0750). */
 tp_status tp_dir_make(const char *path, tp_error *error);
+
+/* Likewise; but a symbolic link in its place (not in that of its parents) is TP_ERR_IO. */
+tp_status tp_dir_make_in(const char *path, tp_error *error);
 
 /* Makes a directory that nobody else can look into. One that is there must be like that, and no
  * symbolic link: TP_ERR_IO; *made tells which. Its parent exists. */
@@ -27,7 +30,8 @@ void tp_dir_remove(const char *path, const char *last);
 /* Accepts that there is none. */
 void tp_file_remove(const char *path);
 
-/* Opens for appending, making the file if need be; *size is its length. Close with tp_file_close.
+/* Opens for appending, making the file (mode 0640) if need be; a symbolic link in its place is an
+ * error. *size is its length. Close with tp_file_close.
  */
 tp_status tp_file_append(const char *path, int *fd, uint64_t *size, tp_error *error);
 
@@ -38,6 +42,8 @@ tp_status tp_file_truncate(int fd, const char *path, uint64_t size, tp_error *er
 
 /* Whether the open file has no name any more: what is written to it is lost when it is closed. */
 bool tp_file_is_removed(int fd);
+
+bool tp_file_is_link(const char *path);
 
 /* Whether there is a file at path of at least so many bytes. */
 bool tp_file_has(const char *path, uint64_t size);
@@ -71,5 +77,9 @@ tp_status tp_path_absolute(char absolute[TP_PATH_MAX], const char *path);
 /* Tests only: the n-th call of tp_file_write from now on (1 is the next) fails with this errno
  * after writing half of its bytes, and so does every one after it; 0 ends that. */
 void tp_file_fail_after(unsigned long n, int error_number);
+
+/* Likewise of all calls that change files: of writes, and of those that make directories, open for
+ * appending, truncate and rename. once: the others after it succeed. */
+void tp_file_fail_calls_after(unsigned long n, int error_number, bool once);
 
 #endif

@@ -22,7 +22,8 @@
 #define TP_FRAME_CLOSE 5
 #define TP_FRAME_OVERVIEW 6
 #define TP_FRAME_INDEX 7
-#define TP_FRAME_REMOVED 8 /* the batches of the segment are gone: steps from and to, how many */
+#define TP_FRAME_SETTINGS 9 /* JSON: how files are made of this; the first frame */
+#define TP_FRAME_REMOVED 8  /* the batches of the segment are gone: steps from and to, how many */
 #define TP_FRAME_TRAILER_SIZE 8u /* payload of CONTINUED and CLOSE: where the index lies */
 
 #define TP_FRAME_HEADER_SIZE 40u

@@ -132,6 +132,9 @@ static tp_status copy_frames(thinning *t, tp_error *error)
             }
             keep(t, &t->frame, t->stored.data, level);
             break;
+        case TP_FRAME_SETTINGS:
+            tp_frame_move(&t->out, &t->frame, t->stored.data, t->out.size);
+            break;
         case TP_FRAME_DEFINITIONS:
         case TP_FRAME_ALERTS:
             keep(t, &t->frame, t->stored.data, 0);

@@ -17,12 +17,14 @@ struct tp_journal {
     tp_run_info run;
     const tp_registry *registry;
     uint64_t segment_bytes;
+    tp_buf settings; /* empty: none are told */
     tp_retention limits;
     bool has_warned; /* that they can't be kept */
     uint64_t bytes;  /* since open */
     tp_position end; /* of what has been written */
     uint64_t segment;
     uint64_t size;          /* of the segment up to its last good frame */
+    uint64_t front;         /* bytes in front of its first frame that is indexed */
     int fd;                 /* -1: the next append begins a new segment */
     uint32_t keys;          /* defined in this segment */
     uint32_t shapes;        /* likewise */
@@ -42,6 +44,11 @@ static tp_status open_segment(tp_journal *journal, tp_error *error)
             return tp_fail(error, status, "path is too long: %.100s", journal->folder);
         }
         status = tp_file_append(journal->path, &journal->fd, &size, error);
+        if (status != TP_OK && tp_file_is_link(journal->path)) {
+            tp_log(TP_LOG_WARNING, "%s is a symbolic link, which is not followed", journal->path);
+            size = 1;
+            continue;
+        }
         if (status != TP_OK) {
             return status;
         }
@@ -195,7 +202,7 @@ static tp_status begin(tp_journal *journal, uint32_t keys, uint32_t shapes, uint
         end_segment(journal);
     }
     if (journal->fd < 0) {
-        tp_status status = tp_dir_make(journal->folder, error);
+        tp_status status = tp_dir_make_in(journal->folder, error);
         if (status == TP_OK) {
             status = open_segment(journal, error);
         }
@@ -206,6 +213,11 @@ static tp_status begin(tp_journal *journal, uint32_t keys, uint32_t shapes, uint
     tp_buf_clear(&journal->out);
     if (journal->size == 0) {
         tp_segment_header_put(&journal->out, &journal->run, journal->segment);
+        if (journal->settings.size > 0) {
+            (void)tp_frame_put(&journal->out, TP_FRAME_SETTINGS, 0, journal->out.size,
+                               &journal->settings, journal->packer);
+        }
+        journal->front = journal->out.size;
     }
     if (journal->keys < keys || journal->shapes < shapes) {
         tp_buf_clear(&journal->payload);
@@ -242,7 +254,7 @@ static tp_status append(tp_journal *journal, uint32_t type, uint64_t step,
     if (status != TP_OK) {
         return status;
     }
-    const uint64_t definitions = journal->size + (journal->size == 0 ? TP_SEGMENT_HEADER_SIZE : 0);
+    const uint64_t definitions = journal->size + (journal->size == 0 ? journal->front : 0);
     const uint64_t frame = journal->size + journal->out.size;
     tp_buf_clear(&journal->payload);
     fill(&journal->payload, batch);
@@ -329,6 +341,23 @@ tp_status tp_journal_append_alerts(tp_journal *journal, uint64_t step, const tp_
     return append(journal, TP_FRAME_ALERTS, step, fill_alerts, &batch, error);
 }
 
+void tp_journal_tell(tp_journal *journal, const tp_buf *settings)
+{
+    tp_buf_clear(&journal->settings);
+    tp_buf_put(&journal->settings, settings->data, settings->size);
+    if (journal->settings.failed || settings->failed) {
+        journal->settings.failed = false;
+        tp_buf_clear(&journal->settings);
+    }
+    if (journal->fd >= 0 && journal->size == TP_SEGMENT_HEADER_SIZE && journal->settings.size > 0) {
+        tp_buf_clear(&journal->out);
+        if (tp_frame_put(&journal->out, TP_FRAME_SETTINGS, 0, journal->size, &journal->settings,
+                         journal->packer) == TP_OK) {
+            (void)write_out(journal, NULL); /* the next segment tells them */
+        }
+    }
+}
+
 void tp_journal_keep(tp_journal *journal, const tp_retention *limits)
 {
     journal->limits = *limits;
@@ -354,6 +383,7 @@ void tp_journal_leave(tp_journal **journal)
         tp_buf_free(&closing->out);
         tp_index_free(&closing->index);
         tp_overviews_free(&closing->overviews);
+        tp_buf_free(&closing->settings);
         tp_free(closing);
         *journal = NULL;
     }

@@ -10,6 +10,10 @@ typedef struct tp_journal tp_journal;
 
 #define TP_JOURNAL_SEGMENT_BYTES (UINT64_C(32) << 20)
 
+/* Segments tell from now on how files are made of them, as JSON; also the present one, if there is
+ * nothing in it. What fails is left out. */
+void tp_journal_tell(tp_journal *journal, const tp_buf *settings);
+
 /* What is kept from now on; nothing is removed before the next segment ends. */
 void tp_journal_keep(tp_journal *journal, const tp_retention *limits);
 

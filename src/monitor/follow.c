@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "config/config.h"
+#include "journal/settings.h"
 #include "monitor/follower.h"
 
 static const tp_sink *const sinks[] = {&tp_sink_csv, &tp_sink_tensorboard, &tp_sink_anomaly,
@@ -48,6 +49,20 @@ void tp_follow_names(const char *directory, tp_buf *names)
     }
 }
 
+/* The settings that the journal tells, over the defaults. */
+static tp_status read_settings(const char *directory, tp_config *config, tp_error *error)
+{
+    char folder[TP_PATH_MAX];
+    tp_buf text = TP_BUF_INIT;
+    tp_status status = tp_path_join(folder, directory, "journal");
+    tp_config_defaults(config, true);
+    if (status == TP_OK && tp_settings_find(folder, &text) == TP_OK) {
+        status = tp_config_parse(config, (const char *)text.data, text.size, folder, error);
+    }
+    tp_buf_free(&text);
+    return status;
+}
+
 tp_status tp_follow_options(const tp_sink *sink, tp_sink_options *options,
                             uint32_t ops[TP_OP_COUNT], tp_error *error)
 {
@@ -62,10 +77,12 @@ tp_status tp_follow_options(const tp_sink *sink, tp_sink_options *options,
         return status;
     }
     tp_reader *reader = NULL;
+    tp_config config;
     status = tp_reader_open(&reader, options->directory, error);
     if (status == TP_OK) {
-        tp_config config;
-        tp_config_defaults(&config, true);
+        status = read_settings(options->directory, &config, error);
+    }
+    if (status == TP_OK) {
         memcpy(ops, config.ops, config.op_count * sizeof *ops);
         options->ops = ops;
         options->op_count = config.op_count;
@@ -74,8 +91,8 @@ tp_status tp_follow_options(const tp_sink *sink, tp_sink_options *options,
         options->max_tags = config.tensorboard_tags;
         options->rank = tp_reader_run(reader)->rank;
         tp_config_free(&config);
-        tp_reader_close(&reader);
     }
+    tp_reader_close(&reader);
     return status;
 }
 

@@ -136,7 +136,7 @@ static tp_status open_sink(tp_follower *follower, bool may_begin, tp_error *erro
 {
     tp_sink_options stored;
     uint32_t ops[TP_OP_COUNT];
-    tp_status status = tp_dir_make(follower->folder, error);
+    tp_status status = tp_dir_make_in(follower->folder, error);
     if (status == TP_OK) {
         status = tp_cursor_load(follower->cursor_path, &follower->cursor, &follower->blob, error);
     }

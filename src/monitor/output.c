@@ -62,13 +62,22 @@ tp_status tp_output_new(tp_output **out, const tp_writer_options *options)
     return TP_OK;
 }
 
+/* Who makes the files anew, without their cursors, finds in the journal how they were. */
+static void tell_settings(tp_output *output, const tp_plan *plan)
+{
+    tp_buf text = TP_BUF_INIT;
+    tp_plan_tell(plan, &text);
+    tp_journal_tell(output->journal, &text);
+    tp_buf_free(&text);
+}
+
 /* Makes the directory with everything in it. The followers' cursors come before the journal's first
  * step, so that recovery finds out from any journal what was to be written. */
 static tp_status open_directory(tp_output *output, tp_error *error)
 {
     const tp_writer_options *options = &output->options;
     const tp_plan plan = tp_plan_of(options->config, options->run.rank);
-    tp_status status = tp_dir_make(options->directory, error);
+    tp_status status = tp_dir_make_in(options->directory, error);
     if (status == TP_OK && output->lock_fd < 0) {
         status = tp_run_lock(options->directory, &output->lock_fd, error);
     }
@@ -93,6 +102,7 @@ static tp_status open_directory(tp_output *output, tp_error *error)
         const tp_retention limits = {options->config->keep_bytes,
                                      options->config->keep_days * 86400};
         tp_journal_keep(output->journal, &limits);
+        tell_settings(output, &plan);
     }
     return status;
 }
@@ -140,6 +150,9 @@ void tp_output_configure(tp_output *output, const tp_config *config)
     }
     const tp_plan plan = tp_plan_of(config, output->options.run.rank);
     const tp_sink_options options = tp_plan_options(&plan, output->options.directory);
+    if (output->journal != NULL) {
+        tell_settings(output, &plan);
+    }
     for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
         if (output->followers[i] != NULL) {
             tp_follower_configure(output->followers[i], &options);

@@ -1,5 +1,6 @@
 #include "monitor/plan.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 static const tp_sink *const sinks[TP_PLAN_SINKS] = {
@@ -38,6 +39,18 @@ tp_plan tp_plan_of(const tp_config *config, uint32_t rank)
     }
     memcpy(plan.ops, config->ops, config->op_count * sizeof plan.ops[0]);
     return plan;
+}
+
+void tp_plan_tell(const tp_plan *plan, tp_buf *out)
+{
+    tp_buf_printf(out, "{\"ops\": [");
+    for (uint32_t i = 0; i < plan->op_count; i++) {
+        tp_buf_printf(out, "%s\"%s\"", i > 0 ? ", " : "", tp_op_name(plan->ops[i]));
+    }
+    tp_buf_printf(out,
+                  "], \"ndigits\": %" PRIu32 ", \"step_count_per_record\": %" PRIu64
+                  ", \"tensorboard_tags\": %" PRIu64 "}",
+                  plan->ndigits, plan->steps_per_file, plan->max_tags);
 }
 
 bool tp_plan_wants(const tp_plan *plan, uint32_t sink)

@@ -22,6 +22,9 @@ tp_plan tp_plan_of(const tp_config *config, uint32_t rank);
 
 bool tp_plan_wants(const tp_plan *plan, uint32_t sink);
 
+/* The configuration as far as files are made by it, and nothing secret: as JSON. */
+void tp_plan_tell(const tp_plan *plan, tp_buf *out);
+
 /* The options point into the plan. */
 tp_sink_options tp_plan_options(const tp_plan *plan, const char *directory);
 

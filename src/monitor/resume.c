@@ -104,7 +104,8 @@ static void search(tp_resumption *out, const char *base, uint32_t rank, const wa
         name_parts parts;
         tp_run_info run;
         if (!read_name(entry->d_name, &parts) || !is_wanted(w, &parts) ||
-            tp_path_join(path, base, entry->d_name) != TP_OK || !read_run(path, &run)) {
+            tp_path_join(path, base, entry->d_name) != TP_OK || tp_file_is_link(path) ||
+            !read_run(path, &run)) {
             continue;
         }
         if (parts.rank == rank && run.start_wall_ns > latest) {
@@ -132,8 +133,10 @@ static void find_beside(tp_resumption *out, const char *directory, uint32_t rank
     while (length > 1 && parent[length - 1] == '/') {
         parent[--length] = '\0';
     }
-    if (run->rank == rank) {
-        memcpy(out->directory, parent, length + 1);
+    if (run->rank == rank) { /* who gives a link means what it leads to */
+        if (realpath(parent, out->directory) == NULL) {
+            memcpy(out->directory, parent, length + 1);
+        }
         return;
     }
     char *slash = strrchr(parent, '/');

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,15 +47,20 @@ tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t ra
 {
     static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
     time_t now = (time_t)(tp_clock_wall() / 1000000000);
-    struct tm local = {0};
-    localtime_r(&now, &local);
-    /* The month by hand: strftime would translate it into the user's language. */
-    int length = snprintf(path, TP_PATH_MAX, "%s/%.3s%02d_%02d-%02d-%02d-rank%u-%s", base,
-                          months + 3 * local.tm_mon, local.tm_mday, local.tm_hour, local.tm_min,
-                          local.tm_sec, rank, id);
-    if (length < 0 || length >= TP_PATH_MAX) {
-        return tp_fail(error, TP_ERR_ARGUMENT, "output directory name is too long: %.100s", base);
-    }
+    struct stat info;
+    do { /* an earlier run with this id may have the second */
+        struct tm local = {0};
+        localtime_r(&now, &local);
+        /* The month by hand: strftime would translate it into the user's language. */
+        int length = snprintf(path, TP_PATH_MAX, "%s/%.3s%02d_%02d-%02d-%02d-rank%u-%s", base,
+                              months + 3 * local.tm_mon, local.tm_mday, local.tm_hour, local.tm_min,
+                              local.tm_sec, rank, id);
+        if (length < 0 || length >= TP_PATH_MAX) {
+            return tp_fail(error, TP_ERR_ARGUMENT, "output directory name is too long: %.100s",
+                           base);
+        }
+        now++;
+    } while (lstat(path, &info) == 0);
     return TP_OK;
 }
 
@@ -121,7 +127,7 @@ tp_status tp_run_lock(const char *directory, int *fd, tp_error *error)
         return tp_fail(error, TP_ERR_ARGUMENT, "path is too long: %.100s", directory);
     }
     for (;;) {
-        int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
         if (opened < 0) {
             return tp_fail(error, tp_status_from_errno(errno), "can't open %s: %s", path,
                            strerror(errno));

@@ -13,7 +13,8 @@ const char *tp_run_base_directory(const char *given);
 /* Eight hex digits that no other run has; no random number generator of the program is touched. */
 void tp_run_make_id(char id[9]);
 
-/* "<base>/<Mon><DD>_<HH>-<MM>-<SS>-rank<R>-<id>", of the local time now. */
+/* "<base>/<Mon><DD>_<HH>-<MM>-<SS>-rank<R>-<id>", of the local time now, or of the first second
+ * behind it that no directory has. */
 tp_status tp_run_directory(char path[TP_PATH_MAX], const char *base, uint32_t rank, const char *id,
                            tp_error *error);
 

@@ -10,7 +10,7 @@
 #include "sinks/sink.h"
 
 /* Longest row name that is written; longer ones are cut. */
-#define TP_ROW_NAME_MAX 1024
+#define TP_ROW_NAME_MAX 4352 /* of 4,096 bytes, with what comes behind */
 
 /* Micro steps are told apart for activations and their gradients, and where it was asked for those
  * of parameters before their reduction; other quantities exist once a step. */

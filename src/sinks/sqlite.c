@@ -376,7 +376,15 @@ static tp_status database_rewind(void *private, uint64_t step, tp_error *error)
 
 static tp_status open_database(database *sink, tp_error *error)
 {
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
+    int fd = -1;
+    uint64_t size;
+    /* Made here: with the mode of the other files, and no link followed. */
+    tp_status made = tp_file_append(sink->path, &fd, &size, error);
+    if (made != TP_OK) {
+        return made;
+    }
+    tp_file_close(fd);
     if (sqlite3_open_v2(sink->path, &sink->db, flags, NULL) != SQLITE_OK) {
         return fail(sink, "open", error);
     }
