@@ -76,7 +76,7 @@ test-clang: bootstrap ## the C tests, built with clang
 .PHONY: test-asan
 test-asan: bootstrap ## C tests, fuzz targets and extension tests under ASan and UBSan
 	$(call build,asan,$(ASAN) -DTP_BUILD_FUZZ=ON)
-	$(CTEST) build/asan
+	TP_FUZZ_SECONDS=30 $(CTEST) build/asan
 	scripts/test_extension_asan.sh build/asan $(ARGS)
 
 .PHONY: test-tsan
@@ -104,6 +104,7 @@ bench: build install ## measure the statistics and the cost of monitoring
 	python bench/steady.py
 	build/release/tests/unit/bench_rules
 	python bench/diagnosis.py
+	python bench/sinks.py build/release --long 1000
 
 .PHONY: soak
 soak: build install ## the long versions of the random tests, and four minutes of fuzzing a target

@@ -27,12 +27,21 @@ void tp_file_fail_after(unsigned long n, int error_number)
 static tp_countdown calls; /* of everything that changes files */
 static atomic_int call_errno;
 static atomic_bool fails_once;
+static atomic_bool has_failed;
 
 void tp_file_fail_calls_after(unsigned long n, int error_number, bool once)
 {
+    if (n > 0) {
+        atomic_store(&has_failed, false);
+    }
     atomic_store(&call_errno, error_number);
     atomic_store(&fails_once, once);
     tp_countdown_start(&calls, n);
+}
+
+bool tp_file_has_failed(void)
+{
+    return atomic_load(&has_failed);
 }
 
 /* Counts a call; the error that it has to fail with, or 0. */
@@ -41,10 +50,12 @@ static int count_call(void)
     if (!tp_countdown_is_over(&calls)) {
         return 0;
     }
+    const int number = atomic_load(&call_errno);
+    atomic_store(&has_failed, true);
     if (atomic_load(&fails_once)) {
         tp_countdown_start(&calls, 0);
     }
-    return atomic_load(&call_errno);
+    return number;
 }
 
 static tp_status fail_errno_on(tp_error *error, const char *verb, const char *path, int number)

@@ -82,4 +82,7 @@ void tp_file_fail_after(unsigned long n, int error_number);
  * appending, truncate and rename. once: the others after it succeed. */
 void tp_file_fail_calls_after(unsigned long n, int error_number, bool once);
 
+/* Whether a call has failed so since the last n. */
+bool tp_file_has_failed(void);
+
 #endif

@@ -340,7 +340,8 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
         return status;
     }
     tp_step *step;
-    tp_record *slot = tp_monitor_reserve(monitor, key, tp_clock_monotonic(), &step);
+    const uint64_t now = tp_clock_monotonic();
+    tp_record *slot = tp_monitor_reserve(monitor, key, now, &step);
     if (slot == NULL) {
         return TP_ERR_NOMEM;
     }
@@ -352,8 +353,10 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
     if (stats.nan + stats.pos_inf + stats.neg_inf > 0) {
         tp_step_add_element(step, slot, tensor);
     }
+    /* The step is there as long as its slot isn't filled. */
+    tp_step_add_hook_time(step, now - start);
     tp_step_fill(step, slot);
-    tp_monitor_add_hook_time(monitor, tp_clock_monotonic() - start);
+    atomic_fetch_add_explicit(&monitor->hook_ns, now - start, memory_order_relaxed);
     return TP_OK;
 }
 

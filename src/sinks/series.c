@@ -59,10 +59,24 @@ void tp_series_tag(const tp_sink_options *options, const tp_key *key, const tp_r
              rank, kind != NULL ? kind : "?");
 }
 
+/* Most series are a key's only one: these need no search. */
+#define FIRST_MAX (UINT32_C(1) << 22)
+
+static bool is_first(const tp_series *series)
+{
+    return series->call == 0 && series->micro_step == 0 && series->key < FIRST_MAX;
+}
+
 const uint8_t *tp_blocks_find(const tp_blocks *blocks, const tp_series *series, size_t *size)
 {
-    uint32_t offset;
-    if (tp_map_get(&blocks->index, series, sizeof *series, &offset) != TP_OK) {
+    uint32_t offset = 0;
+    if (is_first(series)) {
+        const uint32_t *first = (const uint32_t *)(const void *)blocks->first.data;
+        if (series->key >= blocks->first.size / sizeof *first || first[series->key] == 0) {
+            return NULL;
+        }
+        offset = first[series->key] - 1;
+    } else if (tp_map_get(&blocks->index, series, sizeof *series, &offset) != TP_OK) {
         return NULL;
     }
     const uint8_t *block = blocks->bytes.data + offset;
@@ -70,10 +84,26 @@ const uint8_t *tp_blocks_find(const tp_blocks *blocks, const tp_series *series, 
     return block + 4;
 }
 
+static tp_status set_first(tp_blocks *blocks, uint32_t key, uint32_t offset)
+{
+    const size_t needed = (key + (size_t)1) * sizeof offset;
+    if (blocks->first.size < needed) {
+        const size_t before = blocks->first.size;
+        uint8_t *room = tp_buf_extend(&blocks->first, needed - before);
+        if (room == NULL) {
+            blocks->first.failed = false;
+            return TP_ERR_NOMEM;
+        }
+        memset(room, 0, needed - before);
+    }
+    ((uint32_t *)(void *)blocks->first.data)[key] = offset + 1;
+    return TP_OK;
+}
+
 tp_status tp_blocks_add(tp_blocks *blocks, const tp_series *series, const tp_buf *block)
 {
     size_t offset = blocks->bytes.size;
-    if (block->failed || offset > UINT32_MAX || block->size > UINT32_MAX) {
+    if (block->failed || offset >= UINT32_MAX || block->size > UINT32_MAX) {
         return TP_ERR_NOMEM;
     }
     tp_buf_put_u32(&blocks->bytes, (uint32_t)block->size);
@@ -83,11 +113,13 @@ tp_status tp_blocks_add(tp_blocks *blocks, const tp_series *series, const tp_buf
         blocks->bytes.size = offset;
         return TP_ERR_NOMEM;
     }
-    return tp_map_set(&blocks->index, series, sizeof *series, (uint32_t)offset);
+    return is_first(series) ? set_first(blocks, series->key, (uint32_t)offset)
+                            : tp_map_set(&blocks->index, series, sizeof *series, (uint32_t)offset);
 }
 
 void tp_blocks_free(tp_blocks *blocks)
 {
     tp_map_free(&blocks->index);
+    tp_buf_free(&blocks->first);
     tp_buf_free(&blocks->bytes);
 }

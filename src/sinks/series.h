@@ -44,6 +44,7 @@ typedef struct tp_series {
 typedef struct tp_blocks {
     tp_map index; /* series → offset in bytes of its block: its size (u32), then itself */
     tp_buf bytes;
+    tp_buf first; /* uint32_t by key: offset + 1 of its first call and micro step; 0: none */
 } tp_blocks;
 
 /* NULL when the series has no block yet. Valid until the next tp_blocks_add. */

@@ -1,5 +1,6 @@
 /* Runs a fuzz target without libFuzzer, the same way every time: each file named on the command line,
  * and the target's own seed, as they are and with TP_FUZZ_RUNS (default 5000) random changes.
+ * TP_FUZZ_SECONDS goes on for so long at least, with further changes.
  * A failure is found again from the number of its run: TP_FUZZ_FIRST=<number> TP_FUZZ_RUNS=1.
  * --seed FILE writes the target's own seed, for a corpus. */
 #include "driver.h"
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define CAPACITY (1u << 20)
 #define SEED UINT64_C(20261130)
@@ -89,9 +91,11 @@ static void run_changed(const char *name, const uint8_t *seed, size_t seed_size)
     static uint8_t data[CAPACITY];
     uint64_t first = setting("TP_FUZZ_FIRST", 0);
     uint64_t runs = setting("TP_FUZZ_RUNS", 5000);
+    static time_t end; /* of the time that all seeds have */
+    end = end == 0 ? time(NULL) + (time_t)setting("TP_FUZZ_SECONDS", 0) : end;
     printf("%s: %zu bytes, seed %" PRIu64 "\n", name, seed_size, SEED);
     run(seed, seed_size);
-    for (uint64_t n = first; n < first + runs; n++) {
+    for (uint64_t n = first; n < first + runs || time(NULL) < end; n++) {
         uint64_t random = SEED + (n << 20);
         size_t size = seed_size;
         memcpy(data, seed, seed_size);

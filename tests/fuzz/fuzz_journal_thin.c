@@ -1,0 +1,55 @@
+/* Any bytes as a segment that is to lose its batches (journal_file.h): what is left is whole, and has
+ * no step. */
+#include "journal_file.h"
+
+#include "journal/retention.h"
+
+/* How many alerts a reader finds; steps only where they may be. (What stays is not looked into, so
+ * that it may be as senseless as it was.) */
+static uint64_t read_alerts(bool is_thin, uint64_t *removed)
+{
+    tp_reader *reader;
+    tp_item item;
+    tp_error error;
+    uint64_t alerts = 0;
+    tp_status status;
+    *removed = 0;
+    if (tp_reader_open(&reader, directory, &error) != TP_OK) {
+        check(!is_thin);
+        return 0;
+    }
+    while ((status = tp_reader_next(reader, &item, &error)) != TP_END) {
+        check(status != TP_ERR_NOMEM);
+        if (status == TP_ERR_VERSION) {
+            break;
+        }
+        check(status != TP_OK || !is_thin || item.type != TP_ITEM_BATCH);
+        alerts += status == TP_OK && item.type == TP_ITEM_ALERTS;
+        *removed += status == TP_OK && item.type == TP_ITEM_REMOVED;
+    }
+    tp_reader_close(&reader);
+    return alerts;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    uint64_t removed;
+    if (size == 0) {
+        return 0;
+    }
+    journal_file_begin(data, size);
+    journal_file_finish();
+    const uint64_t before = read_alerts(false, &removed);
+    const tp_status status = tp_segment_thin(folder, 0, NULL);
+    check(status == TP_OK || status == TP_END || status == TP_ERR_CORRUPT);
+    if (status == TP_OK) {
+        check(tp_segment_is_thin(folder, 0));
+        check(read_alerts(true, &removed) <= before);
+        check(removed == 1);
+        check(tp_segment_thin(folder, 0, NULL) == TP_END);
+        close(file); /* of the file that is gone */
+        file = -1;
+        unlink(path);
+    }
+    return 0;
+}
