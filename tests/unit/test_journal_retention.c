@@ -24,7 +24,7 @@ static int set_up(void **state)
     for (uint32_t i = 0; i < KEYS; i++) {
         char name[16];
         snprintf(name, sizeof name, "w%u", i);
-        const tp_key key = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
+        const tp_key key = {.name = name, .slot = -1, .quantity = TP_GRAD_REDUCED};
         assert_int_equal(tp_registry_add_key(registry, &key, &id), TP_OK);
     }
     return tp_registry_add_shape(registry, 0, NULL, &id);

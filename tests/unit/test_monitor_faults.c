@@ -41,7 +41,7 @@ static void remove_base(void)
 /* A run; what fails stops to fail before it ends. */
 static void run(void)
 {
-    const tp_key key = {"w", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL};
+    const tp_key key = {.name = "w", .slot = -1, .quantity = TP_GRAD_REDUCED};
     const int64_t dims[] = {1};
     tp_monitor_options options;
     tp_monitor *monitor = NULL;

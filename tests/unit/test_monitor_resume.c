@@ -61,8 +61,8 @@ static tp_monitor *open_monitor(const char *resume, uint64_t start_step)
 /* Records steps whose one value is 1000 · attempt + step; those divisible by 3 also a NaN. */
 static void train(tp_monitor *monitor, uint32_t attempt, unsigned steps)
 {
-    const tp_key keys[] = {{"weight", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL},
-                           {"bad", NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL}};
+    const tp_key keys[] = {{.name = "weight", .slot = -1, .quantity = TP_GRAD_REDUCED},
+                           {.name = "bad", .slot = -1, .quantity = TP_GRAD_REDUCED}};
     const int64_t dims[] = {1};
     uint32_t ids[2];
     for (int i = 0; i < 2; i++) {
