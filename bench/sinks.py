@@ -95,7 +95,7 @@ def main() -> None:
     if options.long > 0:
         cost = run(program, "monitor", options.series, options.long, '{"format": "api"}')
         print(
-            f"memory       {cost['early_mib']:.0f} MiB after 10 steps, "
+            f"memory       {cost['early_mib']:.0f} MiB after a tenth of the steps, "
             f"{cost['late_mib']:.0f} after {options.long}"
         )
 

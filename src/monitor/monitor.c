@@ -91,23 +91,6 @@ static const tp_config *config_of(const tp_monitor *monitor)
     return &monitor->configs->config;
 }
 
-/* Where the options, or the configuration, want it. */
-static tp_status resume(tp_monitor *monitor, const tp_monitor_options *options, int *lock_fd,
-                        tp_error *error)
-{
-    tp_resumption found;
-    tp_status status = tp_resume_choose(&found, monitor->base, monitor->run.rank, options->resume,
-                                        config_of(monitor)->append_output, error);
-    if (status == TP_OK) {
-        status = tp_resume_enter(&found, monitor->base, monitor->directory, &monitor->run, lock_fd,
-                                 error);
-    }
-    if (status == TP_OK && options->start_step == 0) {
-        monitor->step_number = found.next_step;
-    }
-    return status == TP_END ? TP_OK : status;
-}
-
 static void free_monitor(tp_monitor *monitor)
 {
     tp_step_free(monitor->step);
@@ -187,7 +170,9 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
     }
     int lock_fd = -1;
     if (status == TP_OK && is_watched_rank(monitor)) {
-        status = resume(monitor, options, &lock_fd, error);
+        status = tp_resume_begin(options->resume, config_of(monitor)->append_output, monitor->base,
+                                 monitor->directory, &monitor->run, &lock_fd, &monitor->step_number,
+                                 error);
     }
     if (status == TP_OK && tp_registry_new(&monitor->registry) != TP_OK) {
         status = tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");

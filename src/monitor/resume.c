@@ -301,3 +301,16 @@ tp_status tp_resume_enter(tp_resumption *found, const char *base, char directory
     memcpy(directory, path, sizeof path);
     return TP_OK;
 }
+
+tp_status tp_resume_begin(const char *named, const char (*stamps)[TP_STAMP_SIZE], const char *base,
+                          char directory[TP_PATH_MAX], tp_run_info *run, int *lock_fd,
+                          uint64_t *step, tp_error *error)
+{
+    tp_resumption found;
+    tp_status status = tp_resume_choose(&found, base, run->rank, named, stamps, error);
+    if (status == TP_OK) {
+        status = tp_resume_enter(&found, base, directory, run, lock_fd, error);
+        *step = status == TP_OK && *step == 0 ? found.next_step : *step;
+    }
+    return status == TP_END ? TP_OK : status;
+}

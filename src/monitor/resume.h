@@ -30,4 +30,9 @@ tp_status tp_resume_choose(tp_resumption *out, const char *base, uint32_t rank, 
 tp_status tp_resume_enter(tp_resumption *found, const char *base, char directory[TP_PATH_MAX],
                           tp_run_info *run, int *lock_fd, tp_error *error);
 
+/* Both for a start, where either is wanted. *step: where it is 0, what it is to begin with. */
+tp_status tp_resume_begin(const char *named, const char (*stamps)[TP_STAMP_SIZE], const char *base,
+                          char directory[TP_PATH_MAX], tp_run_info *run, int *lock_fd,
+                          uint64_t *step, tp_error *error);
+
 #endif

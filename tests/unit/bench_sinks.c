@@ -97,7 +97,7 @@ static void bench_monitor(const char *directory, uint32_t series, uint32_t steps
             statistics += middle - begin;
             observing += end - middle;
         }
-        early = step == (steps < 20 ? steps / 2 : 10) ? memory() : early;
+        early = step == steps / 10 ? memory() : early;
     }
     const double late = memory();
     must(tp_monitor_finish(monitor) == TP_OK, "can't finish");
