@@ -293,7 +293,9 @@ static PyObject *collectives_end(PyObject *object, PyObject *const *args, Py_ssi
     ended->flags |= flags;
     ended->call_ns = call->issued.u.collective.call_ns;
     ended->done_ns = now - ended->issue_ns;
-    ended->wait_ns = call->wait_begin_ns > 0 ? now - call->wait_begin_ns : 0;
+    /* Of what was found to have ended nobody knows how much of the time was waiting. */
+    const bool waited = call->wait_begin_ns > 0 && (flags & TP_COLLECTIVE_POLLED) == 0;
+    ended->wait_ns = waited ? now - call->wait_begin_ns : 0;
     publish(call);
     Py_RETURN_TRUE;
 }

@@ -280,7 +280,7 @@ class Collectives:
             return
         if ok and not call.on_host and not _has_ended(call):
             # Its stream waits, not this thread: the values are read in that stream.
-            outputs, call.outputs = call.outputs, []
+            outputs, call.outputs, call.by_python = call.outputs, [], False
             self._record(core, call, outputs)
             return
         self._finish(call, 0 if ok else FAILED)

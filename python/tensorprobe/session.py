@@ -516,6 +516,7 @@ class Session:
     def step(self) -> None:
         """Ends the step by hand, for training loops whose optimizer has no ``step`` hooks."""
         if self._pid == os.getpid():
+            self._collectives.before_step()
             self._monitor.step()
 
     def close(self) -> None:

@@ -372,12 +372,25 @@ def log(out: str, name: str, **options: Any) -> tuple[str, bool]:
     return printed.getvalue(), ended
 
 
+def log_by_hand(out: str) -> str:
+    """Steps that the loop ends itself, and no optimizer."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), watched(out, "by_hand") as monitor:
+        here(torch.ones(2))
+        monitor.step()
+        check(not printed.getvalue(), "nothing is printed in the first step")
+        monitor.step()
+        check(monitor._collectives._stacks is None, "no stack is walked any more")
+    return printed.getvalue()
+
+
 def logs(out: str) -> dict[str, Any]:
     """With and without cc_log_only."""
     line = here.__code__.co_firstlineno + 2
     return {
         "beside": log(out, "beside"),
         "only": log(out, "only", cc_log_only=True),
+        "by_hand": log_by_hand(out),
         "line": line,
     }
 

@@ -255,6 +255,8 @@ def test_log_before_the_second_step(collectives: Path, results: Results, name: s
         place = f"collectives_parts.py[{results[rank]['logs']['line']}]   here"
         assert here["stack"][0].endswith(place)
         assert here["stack"][1].endswith("   log")
+    by_hand = results[0]["logs"]["by_hand"]
+    assert by_hand.startswith("> collectives of the first step")
     recorded = [record for records in steps_of(collectives, name, 0) for record in records]
     assert bool(recorded) == (name == "beside")
 
