@@ -144,6 +144,24 @@ class Optimizers:
         self._hooks.clear()
         self._optimizers.clear()
 
+    def close(self) -> None:
+        """Take every hook back, and let go of everything."""
+        self.forget()
+        self._reports.clear()
+        self._adapter, self._watched = None, []
+
+    def on_step_end(self, after: Callable[..., None]) -> list[Any] | None:
+        """Have this called where a framework's steps have ended; None: no framework's steps count.
+
+        Otherwise the handles.
+        """
+        end: Any = _End(after)
+        return None if self._adapter is None else self._adapter.boundary(end)
+
+    def kinds(self) -> set[str]:
+        """What the ancestors' ``opt_ty`` may call the optimizer; empty: anything."""
+        return set() if self._adapter is None else self._adapter.kinds()
+
     def watch(self, adapter: Adapter | None = None) -> None:
         """Look at the parameters that are to be recorded now. adapter: another one than before."""
         self._adapter = adapter or self._adapter
@@ -288,6 +306,23 @@ class Optimizers:
     def has_member(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer is one of the session's."""
         return any(known() is optimizer for known in self._optimizers)
+
+
+class _End:
+    """Stands where a hook would, and hears of ends of steps alone."""
+
+    def __init__(self, after: Callable[..., None]) -> None:
+        self._after = after
+
+    def step_pre(self, *_: Any) -> None:
+        """Do nothing."""
+
+    def step_post(self, optimizer: Any, *_: Any) -> None:
+        """Tell."""
+        self._after(optimizer)
+
+    def mark_skipped(self) -> None:
+        """Do nothing."""
 
 
 def on_step(optimizer: torch.optim.Optimizer | None, before: Any, after: Any) -> list[Any]:

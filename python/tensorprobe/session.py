@@ -92,6 +92,7 @@ class Session:
         self._compile = CompileWatch()
         self._collectives = Collectives(monitor, self.close)
         self._optimizer: Any = None
+        self._expected_kind: str | None = None
         self._expected: list[Any] = []  # what tells of a framework's optimizer that is to come
         self._optimizers = Optimizers(
             monitor,
@@ -340,6 +341,7 @@ class Session:
         self._optimizer = optimizer
         self._optimizers.waits = optimizer is None and bool(self._expected)
         self._optimizers.use(optimizer, self._select())
+        self._compare_kinds()
         self._make_printer()
         self._remove(self._step_handles)
         self._step_handles.extend(_frameworks.when_wrapped(lambda: self._chunks, self._look_again))
@@ -388,7 +390,11 @@ class Session:
             if self._is_on and self._report and not self._module_handles:
                 self._tell_end()
 
-        self._step_handles.extend(on_step(optimizer, None, after))
+        framework = self._optimizers.on_step_end(after)
+        if framework is not None:
+            members = set()  # its steps are ours, whatever they step with
+        handles = on_step(optimizer, None, after) if framework is None else framework
+        self._step_handles.extend(handles)
 
     def _tell_end(self) -> None:
         """Say once that the last step that is collected has ended, and what starts it anew."""
@@ -419,7 +425,7 @@ class Session:
         """Take every hook back, and let go of the model."""
         self._monitor.tell(None, None)
         self._unhook_modules()
-        self._optimizers.forget()
+        self._optimizers.close()
         self._remove(self._expected)
         self._remove(self._step_handles)
         self._remove(self._listeners)
@@ -464,6 +470,21 @@ class Session:
     def gradients(self) -> Metrics:
         """Read every watched parameter's gradient as it is now, recording nothing."""
         return self._optimizers.gradients() if self._config["wg_distribution"] else {}
+
+    def expect_kind(self, kind: str) -> None:
+        """Say when the optimizer isn't of the kind that the ancestors call so (``opt_ty``)."""
+        self._expected_kind = kind
+        self._compare_kinds()
+
+    def _compare_kinds(self) -> None:
+        found, expected = self._optimizers.kinds(), self._expected_kind
+        if expected is None or not found or expected in found:
+            return
+        self._expected_kind = None  # said once
+        complain(
+            f"opt_ty is {expected!r}, but the optimizer is {' and '.join(sorted(found))}: that is "
+            "what is watched"
+        )
 
     def report(self, report: Callable[[], None]) -> None:
         """Have this called at the end of each step, where ``log_scalar`` still belongs to it."""

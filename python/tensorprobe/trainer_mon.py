@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
     Model = torch.nn.Module | Sequence[torch.nn.Module]
 
+# What the ancestors' opt_ty calls optimizers.
+_KINDS = (
+    "Megatron_Float16OptimizerWithFloat16Params",
+    "Megatron_DistributedOptimizer",
+    "Megatron_FP32Optimizer",
+    "DeepSpeedZeroOptimizer_Stage0",
+    "DeepSpeedZeroOptimizer_Stage1_or_2",
+    "DeepSpeedZeroOptimizer_Stage3",
+)
 _OLDER_ORDER = ("grad_acc_steps", "optimizer", "dp_group", "tp_group")
 _NEWER_ORDER = ("optimizer", "grad_acc_steps", "tp_group", "dp_group", "start_iteration")
 
@@ -57,9 +66,10 @@ class TrainerMon:
     config_file_path: the path of a JSON file, or the same as a dict. process_group: that of the
     pipeline; this process's place in it is the pipeline stage. params_have_main_grad: parameters
     may carry their gradient in ``main_grad`` (as Megatron does); where it is absent ``grad`` is
-    read. opt_ty is accepted for its callers' sake. resume: the id of an earlier run, or the
-    directory of one of its ranks, to go on in, as ``append_output`` does by times. Raises
-    ConfigError (a ValueError) when the configuration is wrong.
+    read. opt_ty: what the ancestors call the optimizer; it is found out anyway, and a difference is
+    said. resume: the id of an earlier run, or the directory of one of its ranks, to go on in, as
+    ``append_output`` does by times. Raises ConfigError (a ValueError) when the configuration is
+    wrong.
     """
 
     _shared_optimizer: ClassVar[weakref.ref[torch.optim.Optimizer] | None] = None
@@ -92,6 +102,7 @@ class TrainerMon:
         self._rank = this_rank() if rank is None else rank
         self._params_have_main_grad = params_have_main_grad
         self._own_optimizer: Any = None
+        self._opt_ty = opt_ty
         self._session: Session | None = None
         self._monitor = _core.Monitor(
             rank=self._rank,
@@ -175,6 +186,8 @@ class TrainerMon:
             config_file=self._config_file,
             copies=(given.get("dp_group"), given.get("tp_group")),
         )
+        if self._opt_ty in _KINDS:
+            self._session.expect_kind(self._opt_ty)
 
     set_wrapped_optimizer = _SetWrappedOptimizer()
 

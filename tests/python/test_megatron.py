@@ -38,3 +38,10 @@ def test_two_ranks(two: sharded.Results, layout: str) -> None:
 @pytest.mark.parametrize("layout", FOUR)
 def test_four_ranks(four: sharded.Results, layout: str) -> None:
     sharded.check(four[layout])
+
+
+def test_what_the_ancestors_call_them(two: sharded.Results) -> None:
+    for layout in TWO:
+        own = "Float16OptimizerWithFloat16Params" if "16" in layout else "FP32Optimizer"
+        own = "DistributedOptimizer" if "distributed" in layout else own
+        assert two[layout][0]["kinds"] == [f"Megatron_{own}"], layout

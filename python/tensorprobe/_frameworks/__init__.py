@@ -194,6 +194,10 @@ class Adapter:
         """Return the gradient norm of the step that is about to end; None: it isn't known."""
         return None
 
+    def kinds(self) -> set[str]:
+        """Return what the ancestors' ``opt_ty`` may call this; nothing: any of their words."""
+        return set()
+
     @property
     def group(self) -> Any:
         """The process group over which rows together are the whole; None: all processes."""
@@ -244,8 +248,21 @@ def find(chunks: Sequence[torch.nn.Module], optimizer: Any) -> Adapter | None:
             adapter: Adapter | None = adapt(chunks, optimizer)
             if adapter is not None:
                 return adapter
+    if is_stranger(optimizer):
+        return importlib.import_module(f"{__name__}._generic").Generic(optimizer)  # type: ignore
     if "torch.nn.parallel.distributed" not in sys.modules:
         return None
     from tensorprobe._frameworks import _ddp
 
     return _ddp.around(chunks)
+
+
+def is_stranger(optimizer: Any) -> bool:
+    """Whether it steps with parameters, but is no torch optimizer and has none inside."""
+    if optimizer is None or isinstance(optimizer, Sequence):
+        return False
+    from tensorprobe._scaling import inner_optimizer
+
+    steps = any("step" in vars(one) for one in type(optimizer).__mro__)
+    groups = getattr(optimizer, "param_groups", None)
+    return steps and isinstance(groups, list) and inner_optimizer(optimizer) is None

@@ -16,7 +16,7 @@ from tensorprobe._frameworks._values import cut, unscaled
 if TYPE_CHECKING:
     import torch
 
-_ZERO = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
+_STAGES_1_AND_2, _STAGE_3 = "DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -281,9 +281,9 @@ def _places(engine: Any) -> dict[int, _Place]:
     """Return where each parameter is of which this rank has a part, by what wraps the optimizer."""
     wrapper = engine.optimizer
     names = {one.__name__ for one in type(wrapper).__mro__}
-    if "DeepSpeedZeroOptimizer" in names:
+    if _STAGES_1_AND_2 in names:
         found = _of_stage_1_and_2(wrapper)
-    elif "DeepSpeedZeroOptimizer_Stage3" in names:
+    elif _STAGE_3 in names:
         found = _of_stage_3(wrapper)
     elif "BF16_Optimizer" in names:
         found = _of_bf16(wrapper)
@@ -378,8 +378,8 @@ class DeepSpeed(Adapter):
         if micro:
             return self._each_micro_step(hook, rows, numbers)
         names = {one.__name__ for one in type(self._wrapper).__mro__}
-        if names & {"DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"}:
-            often = "DeepSpeedZeroOptimizer" not in names or self._wrapper.partition_gradients
+        if names & {_STAGES_1_AND_2, _STAGE_3}:
+            often = _STAGE_3 in names or self._wrapper.partition_gradients
             if often and self._engine.gradient_accumulation_steps() > 1:
                 return None  # each micro step is reduced for itself: nothing holds their sum
             return [self._at_the_buckets(hook, numbers)]
@@ -425,6 +425,13 @@ class DeepSpeed(Adapter):
 
         distinct = {id(row.parameter): row.parameter for row in rows}
         return [register(p) for p in distinct.values() if p.requires_grad]
+
+    def kinds(self) -> set[str]:
+        """Return the ancestors' word for what wraps the optimizer."""
+        names = {one.__name__ for one in type(self._wrapper).__mro__}
+        if _STAGE_3 in names:
+            return {_STAGE_3}
+        return {f"DeepSpeedZeroOptimizer_Stage{'1_or_2' if _STAGES_1_AND_2 in names else '0'}"}
 
     def norm(self) -> Norm | None:
         """Return what the engine has computed in this step."""

@@ -430,6 +430,10 @@ class Megatron(Bare):
                 handles.append(register(_quietly(added)))
         return handles
 
+    def kinds(self) -> set[str]:
+        """Return the ancestors' words for the optimizers that hold parameters."""
+        return {f"Megatron_{type(one).__name__}" for one in _members(self._optimizer)}
+
     def norm(self) -> Norm | None:
         """Return what step() has returned."""
         return self._norm

@@ -100,6 +100,10 @@ class Truth:
     """How many there were in each step."""
     logged: list[dict[str, Any]] = field(default_factory=list)
     """What a trainer has said of each step."""
+    kinds: list[str] = field(default_factory=list)
+    """What the ancestors call the optimizer that was found."""
+    skipped: list[bool] = field(default_factory=list)
+    """By step: the framework made no update."""
     state: str = ""
     """Of everything that training leaves."""
 

@@ -39,9 +39,13 @@ class Layout:
         micros: int = MICROS,
         scale: float = 0,
         each: bool = False,
+        power: int = 8,
     ) -> None:
-        """each: gradients before the reduction are recorded of each micro step."""
-        self.each = each
+        """each: gradients before the reduction are recorded of each micro step.
+
+        power: of 2, what the loss is multiplied by at first.
+        """
+        self.each, self.power = each, power
         self.stage, self.dtype, self.fused, self.place = stage, dtype, fused, place
         self.micros = micros
         self.said: list[float] = []
@@ -63,7 +67,12 @@ class Layout:
         if dtype == "bf16":
             self.config["bf16"] = {"enabled": True}
         if dtype == "fp16":
-            self.config["fp16"] = {"enabled": True, "loss_scale": scale, "initial_scale_power": 8}
+            self.config["fp16"] = {
+                "enabled": True,
+                "loss_scale": scale,
+                "initial_scale_power": power,
+                "hysteresis": 1,
+            }
         if grad_accum_dtype:
             self.config["data_types"] = {"grad_accum_dtype": grad_accum_dtype}
 
@@ -125,6 +134,7 @@ class Layout:
                     scales.append(scale if self.stage > 0 else 1.0)
                 engine.step()
             truth.collectives.append(Collectives.now() - begin)
+            truth.skipped.append(bool(getattr(zero, "overflow", False)))
             norm = engine.get_global_grad_norm()
             truth.norms[step] = -1.0 if norm is None else float(norm)
             if watch is None:
@@ -134,6 +144,7 @@ class Layout:
             list(base.state.values()),
         )
         if monitor is not None:
+            truth.kinds = sorted(monitor._optimizers.kinds())
             monitor.close()
         if watch is None:
             self.finish(truth, local, scales)
@@ -176,6 +187,12 @@ class Layout:
 
         common.adam(truth, names, divided, begun=True)
 
+    def skipping(self, monitor: Any, truth: Truth, second: Truth) -> dict[str, Any]:
+        """Some steps were skipped, and are marked; the rest of it is what other layouts check."""
+        marked = [step.skipped for step in tensorprobe.Journal(monitor.directory)]
+        problems = [] if truth.state == second.state else ["training has other bits"]
+        return {"problems": problems, "marked": marked, "skipped": truth.skipped}
+
     def __call__(self, out: Path) -> dict[str, Any]:
         """Both trainings, and the comparison."""
         truth, second = Truth(), Truth()
@@ -200,6 +217,8 @@ class Layout:
             return monitor
 
         self.train(watch, second)
+        if self.power > 8:
+            return self.skipping(monitors[0], truth, second)
         check = Check("", truth, 1e-5 if self.dtype == "f32" else 2e-2)
         check.micro = self.each
         check.journal(monitors[0].directory)
@@ -212,6 +231,7 @@ class Layout:
             "seen": check.seen,
             "checked": check.checked,
             "norms": truth.norms,
+            "kinds": second.kinds,
             "stage": self.stage,
         }
 
@@ -232,6 +252,8 @@ def layouts() -> Iterator[tuple[str, Layout]]:
     for stage in range(4):
         yield f"z{stage}_each", Layout(stage, each=True)
     yield "z2_fp16_each", Layout(2, dtype="fp16", each=True)
+    for stage in (1, 3):
+        yield f"z{stage}_skips", Layout(stage, dtype="fp16", power=19)
     yield "z2_before", Layout(2, place="before")
     yield "z3_before", Layout(3, place="before")
     yield "z3_engine", Layout(3, place="engine")

@@ -245,6 +245,7 @@ class Layout:
             list(names), [list(one.optimizer.state.values()) for one in members]
         )
         for monitor in monitors:
+            truth.kinds = sorted(monitor._optimizers.kinds())
             monitor.close()
         if watch is None:
             self.finish(truth, names, local, scales)
@@ -317,6 +318,7 @@ class Layout:
             "seen": check.seen,
             "checked": check.checked,
             "norms": truth.norms,
+            "kinds": second.kinds,
         }
 
 
