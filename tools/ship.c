@@ -1,6 +1,7 @@
 /* `tensorprobe ship`: journals to a database, alerts to people. */
 #include "tools/tool.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -157,6 +158,25 @@ static tp_status read_config(const arguments *args, tp_config *config, tp_error 
     return status;
 }
 
+/* Of two processes for the same run and ranks (a training that goes on from a checkpoint starts
+ * another) the later one waits until the earlier one has ended. Each has a byte of the log to lock,
+ * far behind its end. Where there are no locks both deliver, which does no more than cost. */
+static void take_turn(int log, const tp_ship_scope *scope)
+{
+    uint32_t hash = 2166136261u ^ scope->first_rank;
+    for (const char *c = scope->run_id != NULL ? scope->run_id : ""; *c != '\0'; c++) {
+        hash = (hash ^ (uint8_t)*c) * 16777619u;
+    }
+    struct flock mine = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = (off_t)hash + ((off_t)1 << 40),
+                         .l_len = 1};
+    while (fcntl(log, F_OFD_SETLK, &mine) != 0 && (errno == EAGAIN || errno == EACCES) &&
+           __atomic_load_n(&stop, __ATOMIC_ACQUIRE) == 0) {
+        sleep(1);
+    }
+}
+
 /* Into the background: nothing of the process that started this one is held or shared. *trainer
  * tells when that ends. */
 static tp_status detach(const char *log, int *trainer, tp_error *error)
@@ -204,6 +224,9 @@ static int ship(const char *name, arguments *args)
     }
     if (status == TP_OK) {
         watch_signals();
+        if (args->log != NULL) {
+            take_turn(STDERR_FILENO, scope);
+        }
         args->options.config = &config;
         status = tp_ship_run(&args->options, &stop, &report, &error);
     }

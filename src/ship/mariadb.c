@@ -210,13 +210,15 @@ static tp_status load_series(const mariadb *db, int64_t number, const tp_series_
                              tp_error *error)
 {
     const tp_table *table = &tp_tables[TP_TABLE_SERIES];
-    char sql[256];
     tp_rows row = {.table = TP_TABLE_SERIES};
-    snprintf(sql, sizeof sql,
-             "SELECT series, name, row_name, quantity, role, vpp_stage, slot, call_index,"
-             " micro_step FROM tp_series WHERE run = %" PRId64,
-             number);
-    tp_status status = run(db, sql, error);
+    tp_buf sql = TP_BUF_INIT;
+    tp_buf_printf(&sql, "SELECT ");
+    tp_table_put_columns(&sql, table, "`");
+    tp_buf_printf(&sql, " FROM tp_series WHERE run = %" PRId64, number);
+    tp_buf_put(&sql, "", 1);
+    tp_status status = sql.failed ? tp_fail(error, TP_ERR_NOMEM, "no memory for names of series")
+                                  : run(db, (const char *)sql.data, error);
+    tp_buf_free(&sql);
     MYSQL_RES *result = status == TP_OK ? mysql_store_result(db->connection) : NULL;
     if (result == NULL) {
         return status != TP_OK ? status : fail(db, error);
@@ -306,10 +308,8 @@ static tp_status prepare(mariadb *db, tp_table_id which, tp_error *error)
     if (db->insert[which] != NULL) {
         return TP_OK;
     }
-    tp_buf_printf(&sql, "INSERT INTO %s (run", table->name);
-    for (uint32_t i = 0; i < table->column_count; i++) {
-        tp_buf_printf(&sql, ", `%s`", table->columns[i].name);
-    }
+    tp_buf_printf(&sql, "INSERT INTO %s (run, ", table->name);
+    tp_table_put_columns(&sql, table, "`");
     tp_buf_printf(&sql, ") VALUES (?");
     for (uint32_t i = 0; i < table->column_count; i++) {
         tp_buf_printf(&sql, ", ?");

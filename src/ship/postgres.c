@@ -191,7 +191,7 @@ static void put_known(tp_rows *rows, const PGresult *result, int row)
     tp_rows_clear(rows);
     for (int i = 0; i < (int)table->column_count; i++) {
         if (table->columns[i].kind == TP_CELL_TEXT) {
-            tp_rows_add_text(rows, PQgetvalue(result, row, i));
+            tp_rows_add_text(rows, PQgetisnull(result, row, i) ? NULL : PQgetvalue(result, row, i));
         } else {
             tp_rows_add_optional(rows, get_number(result, row, i), !PQgetisnull(result, row, i));
         }
@@ -202,12 +202,17 @@ static void put_known(tp_rows *rows, const PGresult *result, int row)
 static tp_status load_series(const postgres *pg, const char *number, const tp_series_sink *known,
                              tp_error *error)
 {
-    static const char sql[] = "SELECT series, name, row_name, quantity, role, vpp_stage, slot,"
-                              " call_index, micro_step FROM tp_series WHERE run = $1";
     const char *const values[] = {number};
     tp_rows row = {.table = TP_TABLE_SERIES};
+    tp_buf sql = TP_BUF_INIT;
     PGresult *result;
-    tp_status status = query(pg, sql, 1, values, &result, error);
+    tp_buf_printf(&sql, "SELECT ");
+    tp_table_put_columns(&sql, &tp_tables[TP_TABLE_SERIES], "\"");
+    tp_buf_printf(&sql, " FROM tp_series WHERE run = $1");
+    tp_buf_put(&sql, "", 1);
+    tp_status status = sql.failed ? tp_fail(error, TP_ERR_NOMEM, "no memory for names of series")
+                                  : query(pg, (const char *)sql.data, 1, values, &result, error);
+    tp_buf_free(&sql);
     if (status != TP_OK) {
         return status;
     }
@@ -343,10 +348,8 @@ static tp_status postgres_insert(void *private, int64_t number, const tp_rows *r
     postgres *pg = private;
     const tp_table *table = &tp_tables[rows->table];
     tp_buf sql = TP_BUF_INIT;
-    tp_buf_printf(&sql, "COPY %s (run", table->name);
-    for (uint32_t i = 0; i < table->column_count; i++) {
-        tp_buf_printf(&sql, ", \"%s\"", table->columns[i].name);
-    }
+    tp_buf_printf(&sql, "COPY %s (run, ", table->name);
+    tp_table_put_columns(&sql, table, "\"");
     tp_buf_printf(&sql, ") FROM STDIN (FORMAT binary)");
     tp_buf_put(&sql, "", 1);
     put_copy(&pg->bytes, number, rows);

@@ -24,9 +24,17 @@
     }
 
 static const tp_column series_columns[] = {
-    INTEGER("series"), TEXT("name"),          TEXT("row_name"),
-    TEXT("quantity"),  TEXT("role"),          INTEGER("vpp_stage"),
-    OPTIONAL("slot"),  INTEGER("call_index"), OPTIONAL("micro_step"),
+    INTEGER("series"),
+    TEXT("name"),
+    TEXT("row_name"),
+    TEXT("quantity"),
+    TEXT("role"),
+    INTEGER("vpp_stage"),
+    OPTIONAL("slot"),
+    INTEGER("call_index"),
+    OPTIONAL("micro_step"),
+    {"global_name", TP_CELL_TEXT, true},
+    {"argument", TP_CELL_TEXT, true},
 };
 
 static const tp_column step_columns[] = {
@@ -130,6 +138,13 @@ void tp_rows_add_text(tp_rows *rows, const char *text)
                         .size = (uint32_t)(rows->texts.size - begin),
                         .u.text = begin});
     tp_buf_put(&rows->texts, "", 1);
+}
+
+void tp_table_put_columns(tp_buf *sql, const tp_table *table, const char *quote)
+{
+    for (uint32_t i = 0; i < table->column_count; i++) {
+        tp_buf_printf(sql, "%s%s%s%s", i > 0 ? ", " : "", quote, table->columns[i].name, quote);
+    }
 }
 
 void tp_rows_end(tp_rows *rows)

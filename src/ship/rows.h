@@ -41,6 +41,9 @@ typedef struct tp_table {
 
 extern const tp_table tp_tables[TP_TABLE_COUNT];
 
+/* Appends the names of its columns, but for run. */
+void tp_table_put_columns(tp_buf *sql, const tp_table *table, const char *quote);
+
 typedef struct tp_cell {
     tp_cell_kind kind;
     uint32_t size; /* of a text */

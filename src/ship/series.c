@@ -5,17 +5,13 @@
 
 #include "sinks/series.h"
 
-/* What tells series apart, of a row of tp_series: the cells behind its number and but for its
- * row_name, which follows from the others. */
+/* What tells series apart, of a row of tp_series: the cells behind its number. */
 static void put_identity(tp_buf *out, const tp_rows *rows, uint64_t row)
 {
     const tp_cell *cells = tp_rows_get(rows, row);
     tp_buf_clear(out);
     for (uint32_t i = 1; i < tp_tables[TP_TABLE_SERIES].column_count; i++) {
         const tp_cell *cell = &cells[i];
-        if (i == 2) {
-            continue;
-        }
         if (cell->kind == TP_CELL_TEXT) {
             tp_buf_put(out, tp_rows_text(rows, cell), cell->size + 1);
         } else {
@@ -38,6 +34,8 @@ static void put_row(tp_rows *rows, uint32_t number, const tp_key *key, const tp_
     char row[TP_ROW_NAME_MAX];
     const char *quantity = tp_quantity_name(key->quantity);
     const char *role = tp_role_name(key->role);
+    const bool has_global_name =
+        key->global_name != NULL && strcmp(key->global_name, key->name) != 0;
     tp_row_name(key, record->call, row, sizeof row);
     tp_rows_add_integer(rows, number);
     tp_rows_add_text(rows, key->name);
@@ -48,6 +46,8 @@ static void put_row(tp_rows *rows, uint32_t number, const tp_key *key, const tp_
     tp_rows_add_optional(rows, key->slot, key->slot >= 0);
     tp_rows_add_integer(rows, record->call);
     tp_rows_add_optional(rows, record->micro_step, has_micro_step(key, record));
+    tp_rows_add_text(rows, has_global_name ? key->global_name : NULL);
+    tp_rows_add_text(rows, key->argument);
     tp_rows_end(rows);
 }
 

@@ -71,7 +71,8 @@ def name_of(number: int) -> str:
 
 NAMES = (
     "SELECT rank, series, tp_series.name, row_name, quantity, role, vpp_stage, slot, call_index,"
-    " micro_step FROM tp_series JOIN tp_run USING (run) WHERE run_id = '{}' ORDER BY rank, series"
+    " micro_step, global_name, argument FROM tp_series JOIN tp_run USING (run)"
+    " WHERE run_id = '{}' ORDER BY rank, series"
 )
 
 
@@ -97,6 +98,8 @@ def check_names(server: Postgres | MariaDB, run: str) -> None:
                     slot if slot >= 0 else None,
                     0,
                     micro,
+                    None,
+                    None,
                 )
             )
     assert rows == wanted
@@ -506,3 +509,19 @@ def test_what_can_not_work_is_said_by_the_training(tmp_path: Path) -> None:
     assert out.splitlines()[-1].startswith("0 [")
     assert "NOT_SET is not set" in err
     assert "nothing is delivered" in err
+
+
+def test_the_second_of_two_waits_for_the_first(tmp_path: Path, postgres: Postgres) -> None:
+    """As when a training goes on from a checkpoint while its first process still delivers."""
+    folder = tmp_path / "runs"
+    writer = write(folder, "aaaa0010", ranks=2, series=5, steps=20, pause_ms=50)
+    wait_for(lambda: len(list(folder.glob("*/journal/0*"))) == 2)
+    options = ("--to", "$U", "--run", "aaaa0010", "--ranks", "0-1", "--expect", "2")
+    log = folder / "ship.log"
+    for _ in range(2):
+        ship(*options, "--detach", log, folder, U=postgres.url)
+    assert writer.wait() == 0
+    wait_for(lambda: not ships_of(folder))
+    assert log.read_text().splitlines() == [
+        f"{folder}: {steps} steps of 2 journals delivered" for steps in (40, 0)
+    ]

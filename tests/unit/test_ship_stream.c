@@ -194,7 +194,10 @@ static fixture *make_journal(uint64_t segment_bytes)
     for (uint32_t i = 0; i < SERIES; i++) {
         char name[16];
         snprintf(name, sizeof name, i == 2 ? "bad\xff" : "a.%u", i);
-        const tp_key key = {.name = name, .slot = -1, .quantity = 1 + i % 3};
+        const tp_key key = {.name = i == 4 ? "a.1" : name,
+                            .slot = -1,
+                            .quantity = 1 + i % 3,
+                            .argument = i == 4 ? "mask" : NULL};
         assert_int_equal(tp_registry_add_key(f->registry, &key, &id), TP_OK);
     }
     assert_int_equal(tp_registry_add_shape(f->registry, 1, &dim, &id), TP_OK);
