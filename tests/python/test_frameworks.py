@@ -321,6 +321,32 @@ def test_one_process_of_a_group_records_what_all_have(two: Launch, layout: str) 
         assert second.series("h.0.fc.weight", quantity)[0] == [*range(6)]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["ddp", "fsdp", "fsdp1", "tensor_parallel"])
+def test_examples(script: str, tmp_path: Path) -> None:
+    """They run as the page says, and every parameter is whole in what they leave."""
+    path = Path(__file__).parents[2] / "examples" / "frameworks" / f"{script}.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [*command, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(path)],
+        env={**os.environ, "TENSORPROBE_OUTPUT_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    assert "step 20: loss" in run.stdout
+    assert "tensorprobe: warning" not in run.stdout
+    merged = pyarrow.table(
+        tensorprobe.open(tmp_path).merged(quantity="grad_reduced", steps=19)
+    ).to_pylist()
+    assert {row["missing"] for row in merged} == {0}
+    assert len(merged) == 1 + 2 * (2 * 2 + 6 * 2) + 2 + 2
+    assert "blocks.1.fc2.weight" in {row["name"] for row in merged}
+
+
 def files(folder: Path, name: str) -> Iterator[list[str]]:
     for path in sorted(folder.glob(f"*/{name}_*.csv")):
         yield path.read_text().splitlines()
