@@ -101,6 +101,7 @@ bench: build install ## measure the statistics and the cost of monitoring
 	python bench/stats.py $(ARGS)
 	python bench/overhead.py $(ARGS)
 	python bench/hooks.py
+	python bench/collectives.py
 	python bench/steady.py
 	build/release/tests/unit/bench_rules
 	python bench/diagnosis.py
