@@ -115,7 +115,7 @@ class Definitions:
 
 def span_of(rest: bytes) -> tuple[int, list[tuple[int, ...]], int, int] | None:
     """Return kind, ranges, copies and copy of what stands behind a key's strings."""
-    if len(rest) < 16:
+    if len(rest) < 16 or not any(rest[:16]):  # zeros stand in front of an argument's name
         return None
     kind, count, copies, copy = struct.unpack_from("<4I", rest)
     ranges = [struct.unpack_from("<3q", rest, 16 + 24 * i) for i in range(count)]

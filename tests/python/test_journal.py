@@ -58,7 +58,7 @@ def expected_key(s: int) -> dict[str, object]:
         "slot": s - 1,
         "quantity": s % 8 + 1,
         "role": s % 3,
-        "argument": None,
+        "argument": "an_argument_longer_than_a_span" if s % 3 == 0 else "x" if s % 5 == 0 else None,
         "span": (2, [(1, 2, s + 3), (0, 5, 5)][: s % 3], s, s // 2) if s % 4 == 3 else None,
     }
 

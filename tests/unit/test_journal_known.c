@@ -86,7 +86,10 @@ static void define(tp_registry *registry, uint32_t s)
                         .slot = (int32_t)s - 1,
                         .quantity = s % 8 + 1,
                         .role = s % 3,
-                        .span = s % 4 == 3 ? &span : NULL};
+                        .span = s % 4 == 3 ? &span : NULL,
+                        .argument = s % 3 == 0   ? "an_argument_longer_than_a_span"
+                                    : s % 5 == 0 ? "x"
+                                                 : NULL};
     assert_int_equal(tp_registry_add_key(registry, &key, &id), TP_OK);
     assert_int_equal(id, s);
     for (uint32_t d = 0; d < s % 5; d++) {
