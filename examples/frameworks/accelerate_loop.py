@@ -1,0 +1,25 @@
+"""accelerate: accelerate launch --num_processes 2 examples/frameworks/accelerate_loop.py."""
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+import tensorprobe
+
+accelerator = Accelerator(gradient_accumulation_steps=2)
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+model, optimizer = accelerator.prepare(model, optimizer)
+
+with tensorprobe.watch(model, optimizer) as monitor:  # gradients are recorded before clipping
+    for _ in range(40):
+        with accelerator.accumulate(model):
+            x = torch.randn(4, 16, device=accelerator.device)
+            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+print(monitor.directory)
