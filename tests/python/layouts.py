@@ -100,7 +100,7 @@ def expected(
     optimizer = make_optimizer(model.parameters())
     found: dict[str, Any] = {"total": []}
     kinds = "grad_reduced param_origin param_updated exp_avg exp_avg_sq".split()
-    found |= {kind: [] for kind in [*kinds, "grad_unreduced", "micro"]}
+    found |= {kind: [] for kind in [*kinds, "grad_unreduced", "micro", "adam_update"]}
     parameters = dict(model.named_parameters())
     for step in range(STEPS):
         local: list[dict[str, Any]] = []
@@ -132,13 +132,22 @@ def expected(
         used = {name: p for name, p in parameters.items() if name in reduced}
         found["grad_reduced"].append(norms({name: p.grad for name, p in used.items()}))
         found["param_origin"].append(norms(parameters))
+        states = {name: optimizer.state[p] for name, p in used.items() if step > 0}
         for kind in ("exp_avg", "exp_avg_sq"):
-            state = {name: optimizer.state[p][kind] for name, p in used.items() if step > 0}
-            found[kind].append(norms(state))
+            found[kind].append(norms({name: state[kind] for name, state in states.items()}))
+        found["adam_update"].append(norms({name: update(one) for name, one in states.items()}))
         optimizer.step()
         found["param_updated"].append(norms(parameters))
         optimizer.zero_grad()
     return found
+
+
+def update(state: dict[str, Any]) -> Any:
+    """Return what Adam would make of these moments, in f64."""
+    count = float(state["step"])
+    first = state["exp_avg"].double() / (1 - 0.9**count)
+    second = state["exp_avg_sq"].double() / (1 - 0.999**count)
+    return first / (second.sqrt() + 1e-3)
 
 
 # ---- what a layout does ----
@@ -153,7 +162,6 @@ class Layout:
         micros: int = 1,
         config: dict[str, Any] | None = None,
         no_sync: Callable[[nn.Module], Any] | None = None,
-        same_data: bool = False,
         dtype: torch.dtype | None = None,
         unused: bool = False,
         reduces_exactly: bool = True,
@@ -162,12 +170,14 @@ class Layout:
         tamper: Callable[[Any, int], None] | None = None,
         groups: dict[str, Any] | None = None,
         early: Callable[[Any], Any] | None = None,
+        same_data: int = 1,
     ) -> None:
         self.build, self.micros, self.config = build, micros, config or {}
-        self.no_sync, self.same_data, self.dtype = no_sync, same_data, dtype
+        self.no_sync, self.dtype = no_sync, dtype
         self.unused, self.exact, self.clip = unused, reduces_exactly, clip
         self.reference = reference
         self.groups = groups
+        self.same_data = same_data  # so many processes have parts of one
         self.early = early  # wraps the model when it is watched already
         self.tamper = tamper or (lambda model, step: None)
 
@@ -193,7 +203,7 @@ class Layout:
         optimizer = make_optimizer(model.parameters())
         session: Any = None
         totals: list[float] = []
-        rank = 0 if self.same_data else distributed.get_rank()
+        rank = distributed.get_rank() // self.same_data
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             if folder is not None:
@@ -385,12 +395,14 @@ def tamper(model: Any, step: int) -> None:
 def layouts(world: int) -> dict[str, Layout]:
     bf16 = torch.bfloat16
     micro = {"monitor_mbs_grad": True}
+    adam = {"ur_distribution": True, "mg_direction": True}
     checks: dict[str, Any] = {"self_check": True, "replica_check": 2}
     some: dict[str, Any] = {"targets": {"h.0": {}}} if distributed.get_rank() == 1 else {}
     if world == 4:
         return {
             "fsdp1_hybrid": Layout(fsdp1(use_orig_params=True, strategy="HYBRID_SHARD")),
             "fsdp2_hsdp": Layout(fsdp2(2, 2)),
+            "fsdp2_tp": Layout(fsdp2(2, 2, parallel=True), same_data=2),
         }
     return {
         "ddp": Layout(ddp(), clip=True),
@@ -403,17 +415,17 @@ def layouts(world: int) -> dict[str, Layout]:
         "ddp_powersgd": Layout(ddp(hook="powersgd"), reduces_exactly=False, reference=False),
         "fsdp1_orig": Layout(fsdp1(use_orig_params=True), clip=True),
         "fsdp1_orig_no_sync": Layout(fsdp1(use_orig_params=True), 2, no_sync=no_sync),
-        "fsdp1_flat": Layout(fsdp1(use_orig_params=False)),
+        "fsdp1_flat": Layout(fsdp1(use_orig_params=False), config=adam),
         "fsdp1_flat_micro": Layout(fsdp1(use_orig_params=False), 2, micro, no_sync=no_sync),
         "fsdp1_no_shard": Layout(fsdp1(use_orig_params=True, strategy="NO_SHARD")),
         "fsdp1_mixed": Layout(fsdp1(use_orig_params=True, mixed=True), dtype=bf16),
         "fsdp2": Layout(fsdp2(2), clip=True),
         "fsdp2_no_sync": Layout(fsdp2(2), 2, no_sync=unsynchronised),
         "fsdp2_micro": Layout(fsdp2(2), 2, micro, no_sync=unsynchronised),
-        "fsdp2_keep": Layout(fsdp2(2, reshard_after_forward=False)),
+        "fsdp2_keep": Layout(fsdp2(2, reshard_after_forward=False), config=adam),
         "fsdp2_mixed": Layout(fsdp2(2, mixed="float32"), dtype=bf16),
         "fsdp2_mixed_reduce": Layout(fsdp2(2, mixed="bfloat16"), dtype=bf16),
-        "tp": Layout(tp, same_data=True),
+        "tp": Layout(tp, same_data=2),
         "ddp_around": Layout(make_model, early=nn.parallel.DistributedDataParallel),
         "ddp_often": Layout(ddp(), 2),
         "ddp_group": Layout(ddp(), groups={"dp_group": distributed.group.WORLD}),
@@ -443,7 +455,7 @@ def main(folder: Path, rank: int, world: int, chosen: list[str]) -> None:
             continue
         plain, _, _, few = layout.train(None)
         watched, totals, said, many = layout.train(folder / name)
-        data_ranks = 1 if layout.same_data else world
+        data_ranks = world // layout.same_data
         key = (data_ranks, layout.micros, layout.clip, layout.dtype, layout.unused)
         if layout.reference and rank == 0 and key not in references:
             references[key] = expected(*key[:4], unused=layout.unused)
@@ -455,7 +467,7 @@ def main(folder: Path, rank: int, world: int, chosen: list[str]) -> None:
             "tolerance": 2e-2 if layout.dtype or not layout.exact else 1e-5,
             "exact_locally": layout.dtype is None,
             "micros": layout.micros,
-            "same_data": layout.same_data,
+            "parts": layout.same_data > 1,
             "clip": CLIP if layout.clip else None,
             "expected": references.get(key) if layout.reference else None,
         }

@@ -25,7 +25,7 @@ TWO = (
     "fsdp1_orig_no_sync fsdp1_flat fsdp1_flat_micro fsdp1_no_shard fsdp1_mixed fsdp2 fsdp2_no_sync "
     "fsdp2_micro fsdp2_keep fsdp2_mixed fsdp2_mixed_reduce tp ddp_around"
 ).split()
-FOUR = "fsdp1_hybrid fsdp2_hsdp".split()
+FOUR = "fsdp1_hybrid fsdp2_hsdp fsdp2_tp".split()
 
 
 class Launch:
@@ -98,6 +98,8 @@ class Recorded:
 
         for row in pyarrow.table(tensorprobe.open(folder).merged()).to_pylist():
             assert row["missing"] == 0
+            if row["quantity"] == "adam_ratio":
+                continue  # NaN where both moments are 0, as of tokens that haven't come
             norms = self.merged[row["quantity"], row["step"]]
             assert norms.setdefault(row["name"], row["norm"]) == row["norm"]
 
@@ -169,6 +171,11 @@ def compare(launch: Launch, layout: str, collectives: int = 0) -> None:
             whole = recorded.whole(quantity, step)
             close(whole, expected, tolerance)
             close(recorded.merged[quantity, step], whole, 1e-12)
+        if layout in ("fsdp1_flat", "fsdp2_keep"):
+            update = recorded.whole("adam_update", step)
+            close(update, wanted["adam_update"][step], 1e-4)
+            directions = [key for key in recorded.parts if key[:2] == ("mg_direction", step)]
+            assert len(directions) == (len(update) if step > 0 else 0)
         # As the optimizer found them, that is clipped.
         total = math.sqrt(sum(n**2 for n in recorded.whole("grad_reduced", step).values()))
         own = result["totals"][step]
@@ -176,7 +183,6 @@ def compare(launch: Launch, layout: str, collectives: int = 0) -> None:
         if own >= 0:
             assert total == pytest.approx(own if bound is None else min(own, bound), rel=1e-5)
         for rank in range(launch.world):
-            source = 0 if result["same_data"] else rank
             for number in range(result["micros"] if micro else 1):
                 local = {
                     name: norms
@@ -184,12 +190,12 @@ def compare(launch: Launch, layout: str, collectives: int = 0) -> None:
                     if (r, s, m) == (rank, step, number)
                 }
                 assert all(len(norms) == 1 for norms in local.values())
-                if result["same_data"]:
+                if result["parts"]:
                     continue  # parts of parameters; they are those of grad_reduced
                 expected = (
-                    wanted["micro"][step][source][number]
+                    wanted["micro"][step][rank][number]
                     if micro
-                    else wanted["grad_unreduced"][step][source]
+                    else wanted["grad_unreduced"][step][rank]
                 )
                 rough = 1e-5 if result["exact_locally"] else 2e-2
                 close({n: v[0] for n, v in local.items()}, expected, max(rough, tolerance))

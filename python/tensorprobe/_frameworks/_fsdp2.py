@@ -34,6 +34,9 @@ class FullyShard(Adapter):
 
     def __init__(self, chunks: Sequence[torch.nn.Module]) -> None:
         self._chunks = chunks
+        parameters: list[Any] = [one for chunk in chunks for one in chunk.parameters()]
+        meshes = [one.device_mesh for one in parameters if is_dtensor(one)]
+        self._mesh: Any = max(meshes, key=lambda mesh: mesh.ndim, default=None)
         # What is in the modules while one of them runs, for what is there otherwise.
         self._sharded = {
             id(one._unsharded_param): one.sharded_param
@@ -49,7 +52,19 @@ class FullyShard(Adapter):
 
     def span(self, row: Row) -> Span | None:
         """Return the box of the shard; None: this process has nothing of the parameter."""
-        return span_of(row.parameter)
+        return span_of(row.parameter, *self._copies(row.parameter))
+
+    def _copies(self, parameter: Any) -> tuple[int, int]:
+        """How often it is there along the dimensions of the largest mesh that its own lacks."""
+        whole, own = self._mesh, getattr(parameter, "device_mesh", None)
+        names = getattr(whole, "mesh_dim_names", None)
+        if whole is None or own is None or not names or own.ndim == whole.ndim:
+            return 1, 0
+        copies, copy = 1, 0
+        for name, size, at in zip(names, whole.shape, whole.get_coordinate() or (), strict=True):
+            if name not in (own.mesh_dim_names or ()):
+                copies, copy = copies * size, copy * size + at
+        return copies, copy
 
     def local_span(self, row: Row) -> Span | None:
         """Return the whole, or what is left of it where tensor parallelism has cut it, too."""

@@ -28,7 +28,7 @@ def span_of(tensor: Any, copies: int = 1, copy: int = 0) -> Span | None:
     if coordinate is None:
         return None
     for place, size, at in zip(tensor.placements, mesh.shape, coordinate, strict=True):
-        if not place.is_shard() and size > 1:
+        if (place.is_replicate() or place.is_partial()) and size > 1:
             copies, copy = copies * size, copy * size + at
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
     ranges = tuple(zip(offset, shape, tensor.shape, strict=True))
