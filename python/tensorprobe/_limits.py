@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-
-import torch
+from typing import TYPE_CHECKING
 
 from tensorprobe import _core
 from tensorprobe._frameworks._patch import Listener, listen
 from tensorprobe._messages import complain
+
+if TYPE_CHECKING:
+    import torch
 
 FRAMES = 5
 """Python's frames that a call of a module with hooks takes, its own forward included; else 4."""
