@@ -102,13 +102,14 @@ def test_tensors_in_containers(tmp_path: Path, kind: str) -> None:
     model(x).backward()
     session.step()
     records = rows(session)
-    for slot in range(4):
-        assert equal(norm_of(records, f"inner.input_{slot}"), y + slot)
+    inputs = ("input_0", "input_1", "input_more.0", "input_more.1")
+    for added, name in enumerate(inputs):
+        assert equal(norm_of(records, f"inner.{name}"), y + added)
     assert equal(norm_of(records, "inner.output_0"), y * 2 + y + 2)
     assert equal(norm_of(records, "inner.output_1"), (y + 1) * 3 * (y + 3))
     gradients = (torch.full_like(y, 2), 3 * (y + 3), torch.ones_like(y), 3 * (y + 1))
-    for slot, gradient in enumerate(gradients):
-        assert equal(norm_of(records, f"inner.input_{slot}", "actv_grad"), gradient)
+    for name, gradient in zip(inputs, gradients, strict=True):
+        assert equal(norm_of(records, f"inner.{name}", "actv_grad"), gradient)
     for slot in range(2):
         row = f"inner.output_{slot}"
         assert equal(norm_of(records, row, "actv_grad"), torch.ones_like(y))
