@@ -176,11 +176,12 @@ static bool is_of_whole(uint32_t quantity)
     }
 }
 
-static int64_t elements(const tp_span *span, bool of_all)
+/* Damaged ranges may be of any size: unsigned numbers may overflow. */
+static uint64_t whole_elements(const tp_span *span)
 {
-    int64_t product = 1;
+    uint64_t product = 1;
     for (uint32_t i = 0; i < span->ndim; i++) {
-        product *= of_all ? span->ranges[i].full : span->ranges[i].length;
+        product *= (uint64_t)span->ranges[i].full;
     }
     return product;
 }
@@ -207,9 +208,9 @@ static whole *find_whole(tp_merger *m, const tp_key *key, const tp_record *recor
         }
         whole *at = (whole *)(void *)m->wholes.data + place;
         at->record.u.stats.count = 0;
-        at->merged.missing = key->span == NULL || key->span->ndim == 0
-                                 ? (int64_t)record->u.stats.count
-                                 : elements(key->span, true);
+        at->merged.missing =
+            (int64_t)(key->span == NULL || key->span->ndim == 0 ? record->u.stats.count
+                                                                : whole_elements(key->span));
     }
     return (whole *)(void *)m->wholes.data + place;
 }
@@ -236,7 +237,7 @@ static tp_status add_record(tp_merger *m, const tp_key *key, const tp_record *re
     }
     tp_stats_merge(&into->record.u.stats, &record->u.stats);
     into->merged.parts++;
-    into->merged.missing -= (int64_t)record->u.stats.count;
+    into->merged.missing = (int64_t)((uint64_t)into->merged.missing - record->u.stats.count);
     return TP_OK;
 }
 
