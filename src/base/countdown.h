@@ -8,9 +8,10 @@
 /* Calls left before they begin to fail, plus one; 0 means never. */
 typedef atomic_ulong tp_countdown;
 
-static inline void tp_countdown_start(tp_countdown *countdown, unsigned long n)
+/* Returns whether a call has failed since the last start. */
+static inline bool tp_countdown_start(tp_countdown *countdown, unsigned long n)
 {
-    atomic_store(countdown, n == 0 ? 0 : n + 1);
+    return atomic_exchange(countdown, n == 0 ? 0 : n + 1) == 1;
 }
 
 /* Counts one call; whether it must fail. */

@@ -7,9 +7,9 @@
 
 static tp_countdown countdown; /* of requests */
 
-void tp_mem_fail_after(unsigned long n)
+bool tp_mem_fail_after(unsigned long n)
 {
-    tp_countdown_start(&countdown, n);
+    return tp_countdown_start(&countdown, n);
 }
 
 void *tp_alloc(size_t size)

@@ -2,6 +2,7 @@
 #ifndef TP_BASE_MEM_H
 #define TP_BASE_MEM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* All return NULL when memory can't be had; tp_free accepts NULL. Any thread. */
@@ -12,7 +13,7 @@ char *tp_strdup(const char *text);
 void tp_free(void *memory);
 
 /* Tests only: the n-th request from now on fails (1 is the next one), and every one after it;
- * 0 ends that. */
-void tp_mem_fail_after(unsigned long n);
+ * 0 ends that. Returns whether one has failed since it was called last. */
+bool tp_mem_fail_after(unsigned long n);
 
 #endif
