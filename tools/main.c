@@ -16,6 +16,7 @@ static const struct command {
     {"recover", tp_tool_recover,
      "bring csv, TensorBoard, SQLite and alert files up to the journal's end"},
     {"view", tp_tool_view, "show runs in a browser, also while they go on"},
+    {"report", tp_tool_report, "write a run as one HTML file, for who has no server"},
     {"diff", tp_tool_diff, "find the step and tensor at which two runs part"},
     {"diff-ranks", tp_tool_diff_ranks,
      "find where ranks disagree on collectives, and who is missing"},

@@ -25,6 +25,7 @@ int tp_tool_diff(int argc, char **argv);
 int tp_tool_diff_ranks(int argc, char **argv);
 int tp_tool_collectives(int argc, char **argv);
 int tp_tool_view(int argc, char **argv);
+int tp_tool_report(int argc, char **argv);
 
 /* The summary of one journal, of show. name is the subcommand's. */
 int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bool all_series);

@@ -93,11 +93,11 @@ export function rowLabel(row, layer, side) {
 export function fitName(name, room) {
   if (name.length <= room) return name;
   const parts = name.split(".");
-  while (parts.length > 2 && parts.join(".").length + 1 > room) {
-    parts.splice(Math.max(1, Math.floor((parts.length - 1) / 2)), 1);
+  for (let k = 2; k < parts.length; k++) {
+    const short = `${parts[0]}.\u2026${parts.slice(k).join(".")}`;
+    if (short.length <= room) return short;
   }
-  parts.splice(parts.length - 1, 0, "\u2026");
-  return parts.join(".").replace("\u2026.", "\u2026");
+  return `\u2026${parts[parts.length - 1]}`;
 }
 
 const ORDINARY = { norm: "norm", max_abs: "max |x|", mean: "mean", std: "std", min: "min", max: "max", zeros: "zeros" };

@@ -3,7 +3,7 @@ import { ask, change, fill, go, here, linkTo, make, param, quantityName, readAdd
 import { plainName } from "./format.js";
 import { healthSentence, runPage, stateText } from "./run.js";
 import { mapPage } from "./map.js";
-import { keysOf, seriesPage } from "./series.js";
+import { seriesPage } from "./series.js";
 import { incidentPage } from "./incident.js";
 import { comparePage } from "./compare.js";
 
@@ -268,7 +268,8 @@ async function drawReport(data) {
   fill(all);
   const section = (title) => {
     const inner = make("div.sheet");
-    all.append(make("h1.chapter", { text: title }), inner);
+    if (title) all.append(make("h1.chapter", { text: title }));
+    all.append(inner);
     return inner;
   };
   const nowhere = () => make("div");
@@ -283,19 +284,20 @@ async function drawReport(data) {
     here.params = new Map(Object.entries(map));
     await Object.assign(Object.create(mapPage), { map: null, cell: null }).draw(section(`${words("page_map")} \u00b7 ${quantityName(map.q)}`), nowhere(), make("p.note"), always);
   }
+  all.append(make("h1.chapter", { text: words("page_series") }));
   here.page = "series";
   for (const key of data.series) {
     here.params = new Map([["k", key]]);
-    await Object.assign(Object.create(seriesPage), { chart: null }).draw(section(keysOf(key)[0].split("/").slice(1).join("/")), nowhere(), nowhere(), always);
+    await Object.assign(Object.create(seriesPage), { chart: null }).draw(section(""), nowhere(), nowhere(), always);
   }
   all.append(make("h1.chapter", { text: words("left_out_title") }), make("p.note", { text: words("report_left_out", { series: data.series.length, all: here.info.keys, directory: here.info.directory }) }));
-  document.documentElement.dataset.state = "ready";
+  document.documentElement.dataset.report = "ready";
 }
 
 async function start() {
   const data = $("data");
   if (data) {
-    document.querySelector(".static")?.remove();
+    document.addEventListener("click", onClick);
     await drawReport(JSON.parse(data.textContent));
     return;
   }

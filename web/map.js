@@ -82,7 +82,7 @@ export const mapPage = {
     };
   },
   left() {
-    return this.holder.clientWidth < 500 ? 64 : 124;
+    return this.holder.clientWidth < 500 ? 84 : 148;
   },
   right() {
     return this.cut() === "module-step" ? (this.holder.clientWidth < 500 ? 14 : 60) : 14;

@@ -71,7 +71,7 @@ function questionOf(path, params) {
 async function fetchAnswer(path, params) {
   const question = questionOf(path, { r: here.run, ...params });
   if (here.data) {
-    const found = here.data[question];
+    const found = here.data[decodeURIComponent(question.replaceAll("+", " "))];
     if (!found) throw new Error(words("not_in_report"));
     return { json: () => found.json, bytes: () => Uint8Array.from(atob(found.bytes), (c) => c.charCodeAt(0)).buffer };
   }

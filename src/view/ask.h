@@ -58,6 +58,24 @@ void tp_answer_incidents(const tp_view_run *run, tp_answer *answer);
 void tp_answer_incident(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
 void tp_answer_compare(tp_library *library, const tp_ask *ask, tp_answer *answer);
 
+/* What a report says of an incident. Texts are the run's, or static. */
+typedef struct tp_incident_place {
+    uint64_t step;
+    uint32_t rank;
+    bool is_nonfinite;
+    const char *quantity;
+    const char *row;
+    char text[TP_ALERT_TEXT];
+} tp_incident_place;
+uint64_t tp_incident_count(const tp_view_run *run);
+bool tp_incident_find(const tp_view_run *run, uint64_t number, tp_incident_place *out);
+
+/* Adds the series that were farthest from normal in any step, so many at most, the worst first. */
+struct report;
+void tp_worst_rows(const tp_view_run *run, uint64_t limit,
+                   void (*add)(struct report *to, const char *quantity, const char *row),
+                   struct report *to);
+
 /* The records of one step of a rank, from the journal, as they are. *reader is closed by the
  * caller after the last use of the batch. TP_ERR_NOTFOUND and what reading says. */
 tp_status tp_view_read_step(const tp_view_rank *rank, const tp_view_column *column,

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define TOO_FAR 6.0F /* MADs: a drift leaves its past behind, and shows */
-#define PATIENCE 48  /* values that were too far off, one after the other */
+#define PATIENCE 128 /* values that were too far off, one after the other */
 
 float tp_baseline_median(const tp_baseline *baseline)
 {

@@ -214,6 +214,51 @@ static int by_badness(const void *a, const void *b)
     return tp_cell_is_worse(p->cell, q->cell) ? -1 : tp_cell_is_worse(q->cell, p->cell) ? 1 : 0;
 }
 
+void tp_worst_rows(const tp_view_run *run, uint64_t limit,
+                   void (*add)(struct report *to, const char *quantity, const char *row),
+                   struct report *to)
+{
+    tp_buf spots = TP_BUF_INIT;
+    tp_grid_view view = {0};
+    for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
+        const tp_view_rank *rank = tp_view_rank_at(run, r);
+        const uint32_t rows = tp_grid_rows(rank->grid);
+        const size_t begin = spots.size / sizeof(spot);
+        for (uint32_t row = 0; row < rows; row++) {
+            const spot none = {rank, 0, ((const uint32_t *)(const void *)rank->rows.data)[row], row,
+                               tp_cell_none()};
+            tp_buf_put(&spots, &none, sizeof none);
+        }
+        spot *all = (spot *)(void *)spots.data + begin;
+        for (uint64_t block = 0;
+             !spots.failed && block * TP_GRID_WIDTH < tp_grid_columns(rank->grid); block++) {
+            const bool whole = (block + 1) * TP_GRID_WIDTH <= tp_grid_columns(rank->grid);
+            const uint32_t width = whole ? 1 : TP_GRID_WIDTH;
+            if (tp_grid_read(rank->grid, block, TP_GRID_NORM, 0, rows, whole, &view, NULL) !=
+                TP_OK) {
+                continue;
+            }
+            for (uint32_t i = 0; i < view.count * width; i++) {
+                const tp_cell cell = {view.values[i], view.codes[i]};
+                if (tp_cell_is_worse(cell, all[i / width].cell)) {
+                    all[i / width].cell = cell;
+                }
+            }
+        }
+    }
+    const size_t count = spots.failed ? 0 : spots.size / sizeof(spot);
+    if (count > 0) {
+        qsort(spots.data, count, sizeof(spot), by_badness);
+    }
+    for (size_t i = 0; i < count && i < limit; i++) {
+        const tp_view_key *key =
+            tp_view_key_at(run, ((const spot *)(const void *)spots.data)[i].key);
+        add(to, tp_quantity_name(key->quantity), key->row);
+    }
+    tp_buf_free(&spots);
+    tp_grid_view_free(&view);
+}
+
 /* The series that are farthest from normal in the last step of each rank (or in `step`). */
 void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answer)
 {

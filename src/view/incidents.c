@@ -174,6 +174,34 @@ void tp_answer_incidents(const tp_view_run *run, tp_answer *answer)
     free_incidents(&all);
 }
 
+uint64_t tp_incident_count(const tp_view_run *run)
+{
+    tp_buf all = TP_BUF_INIT;
+    find_incidents(run, &all);
+    const uint64_t count = all.size / sizeof(incident);
+    free_incidents(&all);
+    return count;
+}
+
+bool tp_incident_find(const tp_view_run *run, uint64_t number, tp_incident_place *out)
+{
+    tp_buf all = TP_BUF_INIT;
+    find_incidents(run, &all);
+    const bool found = number >= 1 && number <= all.size / sizeof(incident);
+    if (found) {
+        const incident *one = (const incident *)(const void *)all.data + (number - 1);
+        const tp_view_key *key = tp_view_key_at(run, one->first->key);
+        *out = (tp_incident_place){.step = one->first->step,
+                                   .rank = one->first->rank,
+                                   .is_nonfinite = one->kind == KIND_NONFINITE,
+                                   .quantity = tp_quantity_name(key->quantity),
+                                   .row = key->row};
+        tp_alert_describe(&one->first->record.u.alert, out->text, sizeof out->text);
+    }
+    free_incidents(&all);
+    return found;
+}
+
 /* The step in which it began, as the journal has it. */
 typedef struct scene {
     const tp_view_run *run;

@@ -169,7 +169,7 @@ def distances(values: list[float | None]) -> list[float]:
         found.append(0.0 if math.isnan(distance) else distance)
         if abs(distance) > 6:
             refused += 1
-            if refused < 48:
+            if refused < 128:
                 continue
             earlier = []
         refused = 0

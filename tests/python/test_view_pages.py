@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import torch
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tensorprobe import _core
-from view_server import Server
+from view_server import COMMAND, Server
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples/demo"))
@@ -244,6 +245,45 @@ def test_live(browser: Browser, tmp_path: Path) -> None:
         monitor.close()
         page.wait_for_selector("#state[data-live=stopped]")
         tab.close()
+
+
+@pytest.mark.slow
+def test_report(browser: Browser, broken: Result, tmp_path: Path) -> None:
+    """One file holds it all: it asks nobody for anything."""
+    path = tmp_path / "report.html"
+    command = [COMMAND, "report", broken.directory, "-o", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{path}\n"
+    assert path.stat().st_size < 3e6
+    first = broken.alerts[0]
+    for width in (1280, 390):
+        page = browser.new_page(viewport={"width": width, "height": 844})
+        problems: list[str] = []
+        page.on("console", lambda said, to=problems: to.append(said.text))
+        page.on("pageerror", lambda error, to=problems: to.append(str(error)))
+        asked: list[str] = []
+        page.on("request", lambda request, to=asked: to.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-report=ready]")
+        assert page.get_attribute("article", "data-row") == first.row
+        assert page.get_attribute("article", "data-step") == str(first.step)
+        assert page.locator("#map").count() >= 4
+        assert page.locator("#lines canvas").count() >= 10
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.click("#lang")
+        until(page, "document.querySelector('#page').innerText.includes('传播路径')")
+        page.close()
+        assert problems == []
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert f"step {first.step}, rank 0, {first.row}: " in page.inner_text(".static")
+    context.close()
+    wrong = [COMMAND, "report", broken.directory, "--run", "nowhere", "-o", path]
+    refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "has no run nowhere" in refused.stderr
 
 
 def test_both_languages_say_the_same() -> None:
