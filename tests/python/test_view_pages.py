@@ -251,18 +251,18 @@ def test_live(browser: Browser, tmp_path: Path) -> None:
 def test_report(browser: Browser, broken: Result, tmp_path: Path) -> None:
     """One file holds it all: it asks nobody for anything."""
     path = tmp_path / "report.html"
-    command = [COMMAND, "report", broken.directory, "-o", path]
+    command = [str(COMMAND), "report", str(broken.directory), "-o", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{path}\n"
     assert path.stat().st_size < 3e6
     first = broken.alerts[0]
+    problems: list[str] = []
+    asked: list[str] = []
     for width in (1280, 390):
         page = browser.new_page(viewport={"width": width, "height": 844})
-        problems: list[str] = []
-        page.on("console", lambda said, to=problems: to.append(said.text))
-        page.on("pageerror", lambda error, to=problems: to.append(str(error)))
-        asked: list[str] = []
-        page.on("request", lambda request, to=asked: to.append(request.url))
+        page.on("console", lambda said: problems.append(said.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-report=ready]")
         assert page.get_attribute("article", "data-row") == first.row
@@ -280,7 +280,7 @@ def test_report(browser: Browser, broken: Result, tmp_path: Path) -> None:
     page.goto(path.as_uri())
     assert f"step {first.step}, rank 0, {first.row}: " in page.inner_text(".static")
     context.close()
-    wrong = [COMMAND, "report", broken.directory, "--run", "nowhere", "-o", path]
+    wrong = [*command, "--run", "nowhere"]
     refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "has no run nowhere" in refused.stderr
