@@ -234,8 +234,8 @@ tp_status tp_names_resolve(const tp_journals *journals, tp_buf *names, const tp_
 {
     catalogue all = {.known = TP_MAP_INIT};
     tp_status status = TP_OK;
-    tp_buf_put(&all.missing, names->data, names->size);
-    if (names->failed || ranks->failed || all.missing.failed) {
+    tp_buf_put_buf(&all.missing, names);
+    if (ranks->failed || all.missing.failed) {
         status = TP_ERR_NOMEM;
     }
     for (uint32_t i = 0;

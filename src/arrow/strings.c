@@ -127,7 +127,7 @@ void tp_strings_forget(tp_strings *strings)
 static tp_shared *copy(const tp_buf *from)
 {
     tp_buf bytes = TP_BUF_INIT;
-    tp_buf_put(&bytes, from->data, from->size);
+    tp_buf_put_buf(&bytes, from);
     tp_shared *shared = bytes.failed ? NULL : tp_shared_new(&bytes);
     tp_buf_free(&bytes);
     return shared;

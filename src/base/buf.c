@@ -50,6 +50,12 @@ void tp_buf_put(tp_buf *buf, const void *bytes, size_t size)
     }
 }
 
+void tp_buf_put_buf(tp_buf *buf, const tp_buf *other)
+{
+    tp_buf_put(buf, other->data, other->size);
+    buf->failed = buf->failed || other->failed;
+}
+
 static void put_number(tp_buf *buf, uint64_t value, size_t size)
 {
     uint8_t bytes[8];

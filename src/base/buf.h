@@ -28,6 +28,9 @@ void tp_buf_clear(tp_buf *buf);
 void *tp_buf_extend(tp_buf *buf, size_t size);
 
 void tp_buf_put(tp_buf *buf, const void *bytes, size_t size);
+
+/* All of another one, its failure included: what it lacks isn't passed over. */
+void tp_buf_put_buf(tp_buf *buf, const tp_buf *other);
 void tp_buf_put_u16(tp_buf *buf, uint16_t value);
 void tp_buf_put_u32(tp_buf *buf, uint32_t value);
 void tp_buf_put_u64(tp_buf *buf, uint64_t value);

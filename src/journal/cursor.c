@@ -61,13 +61,12 @@ tp_status tp_cursor_store(const char *path, const tp_cursor *cursor, const tp_bu
     tp_buf_put_u64(&file, cursor->position.offset);
     tp_buf_put_u32(&file, cursor->attempt);
     tp_buf_put_u32(&file, (uint32_t)blob->size);
-    tp_buf_put(&file, blob->data, blob->size);
+    tp_buf_put_buf(&file, blob);
     if (!file.failed) {
         tp_buf_put_u32(&file, tp_crc32c(0, file.data, file.size));
     }
-    status = file.failed || blob->failed
-                 ? tp_fail(error, TP_ERR_NOMEM, "no memory to write %s", path)
-                 : tp_file_replace(path, file.data, file.size, error);
+    status = file.failed ? tp_fail(error, TP_ERR_NOMEM, "no memory to write %s", path)
+                         : tp_file_replace(path, file.data, file.size, error);
     tp_buf_free(&file);
     return status;
 }

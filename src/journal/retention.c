@@ -98,7 +98,7 @@ static tp_status put_front(thinning *t, uint32_t header_size, tp_error *error)
     if (status != TP_OK) {
         return status;
     }
-    tp_buf_put(&t->out, t->stored.data, t->stored.size);
+    tp_buf_put_buf(&t->out, &t->stored);
     tp_buf_clear(&t->payload);
     tp_buf_put_u64(&t->payload, t->first_step);
     tp_buf_put_u64(&t->payload, t->last_step);

@@ -344,9 +344,8 @@ tp_status tp_journal_append_alerts(tp_journal *journal, uint64_t step, const tp_
 void tp_journal_tell(tp_journal *journal, const tp_buf *settings)
 {
     tp_buf_clear(&journal->settings);
-    tp_buf_put(&journal->settings, settings->data, settings->size);
-    if (journal->settings.failed || settings->failed) {
-        journal->settings.failed = false;
+    tp_buf_put_buf(&journal->settings, settings);
+    if (journal->settings.failed) {
         tp_buf_clear(&journal->settings);
     }
     if (journal->fd >= 0 && journal->size == TP_SEGMENT_HEADER_SIZE && journal->settings.size > 0) {

@@ -56,7 +56,7 @@ void tp_box_machine(tp_buf *out)
     gethostname(host, sizeof host - 1);
     tp_buf_printf(out, "%s\n", host);
     if (tp_file_read("/proc/sys/kernel/random/boot_id", &boot, NULL) == TP_OK) {
-        tp_buf_put(out, boot.data, boot.size);
+        tp_buf_put_buf(out, &boot);
     } else {
         tp_buf_put(out, "?\n", 2);
     }

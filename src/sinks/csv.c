@@ -201,7 +201,7 @@ static tp_status write_file(csv *sink, uint32_t kind, tp_error *error)
     if (status == TP_OK && file->size == 0) {
         tp_buf_clear(&sink->scratch);
         put_header(sink, kind, &sink->scratch);
-        tp_buf_put(&sink->scratch, file->rows.data, file->rows.size);
+        tp_buf_put_buf(&sink->scratch, &file->rows);
         bytes = &sink->scratch;
     }
     if (status == TP_OK && bytes->failed) {

@@ -154,8 +154,7 @@ static void put_category(tp_buf *out, uint32_t kind, const tp_buf *charts)
     const uint8_t byte = (uint8_t)rest;
     tp_buf_put(out, &byte, 1);
     tp_event_put_packed(out, &head.base);
-    tp_buf_put(out, charts->data, charts->size);
-    out->failed = out->failed || charts->failed;
+    tp_buf_put_buf(out, charts);
 }
 
 tp_status tp_layout_put(tp_buf *out, const tp_batch *batch, const tp_names *names,

@@ -15,7 +15,7 @@ static tp_status journals_of(tp_view_run *run, tp_buf *directories, tp_journals 
     pthread_rwlock_rdlock(&run->lock);
     for (uint32_t i = 0; i < tp_view_rank_count(run); i++) {
         const tp_view_rank *rank = tp_view_rank_at(run, i);
-        tp_buf_put(directories, rank->directories.data, rank->directories.size);
+        tp_buf_put_buf(directories, &rank->directories);
     }
     pthread_rwlock_unlock(&run->lock);
     out->directories = (char **)(void *)directories->data;

@@ -321,7 +321,7 @@ static tp_status read_part(const tp_grid *grid, uint64_t offset, size_t size, tp
         return tp_fail(error, TP_ERR_IO, "%s is too short", grid->path);
     }
     if (status == TP_OK) {
-        tp_buf_put(out, part->data, part->size);
+        tp_buf_put_buf(out, part);
     }
     return status != TP_OK ? status
            : out->failed   ? tp_fail(error, TP_ERR_NOMEM, "no memory for a map")

@@ -300,9 +300,8 @@ static void put_chart(chart *c, tp_answer *answer)
     tp_buf_printf(&head, "}");
     answer->type = "application/octet-stream";
     tp_buf_put_u32(&answer->body, (uint32_t)head.size);
-    tp_buf_put(&answer->body, head.data, head.size);
-    tp_buf_put(&answer->body, bytes.data, bytes.size);
-    answer->body.failed = answer->body.failed || head.failed || bytes.failed;
+    tp_buf_put_buf(&answer->body, &head);
+    tp_buf_put_buf(&answer->body, &bytes);
     tp_buf_free(&head);
     tp_buf_free(&bytes);
 }

@@ -120,7 +120,7 @@ static void add_series(report *in, const char *quantity, const char *row)
     if (!key.failed && in->known.count < UINT32_MAX &&
         tp_map_get(&in->known, key.data, key.size, &unused) != TP_OK &&
         tp_map_set(&in->known, key.data, key.size, 1) == TP_OK) {
-        tp_buf_put(&in->series, key.data, key.size);
+        tp_buf_put_buf(&in->series, &key);
         tp_buf_put(&in->series, "", 1);
     }
     tp_buf_free(&key);
