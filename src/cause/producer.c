@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/dtype.h"
+
 /* Of the largest finite number: values that reach it stand right before an overflow. */
 #define NEAR_LIMIT (1.0 / 64)
 /* The square of one element among so many at least is nearly all of the sum of squares. */
@@ -14,12 +16,11 @@ bool tp_stats_is_broken(const tp_stats *stats)
     return stats->nan > 0 || stats->pos_inf > 0 || stats->neg_inf > 0;
 }
 
+/* Of a dtype without a limit of its own: that of its values, which are at most those of f32. */
 static double limit_of(uint32_t dtype)
 {
-    return dtype == TP_F16    ? 65504
-           : dtype == TP_F64  ? 0x1.fffffffffffffp1023
-           : dtype == TP_BF16 ? 0x1.fep127
-                              : 0x1.fffffep127;
+    const double limit = tp_dtype_limit(dtype);
+    return isnan(limit) ? tp_dtype_limit(TP_F32) : limit;
 }
 
 static bool is_statistics(const tp_record *record)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "tensor/dtype.h"
 #include "tensorprobe/record.h"
 
 /* The findings that don't read as "op is value". */
@@ -94,27 +95,6 @@ static void put(line *to, const char *format, ...)
     }
 }
 
-/* The largest finite number of a floating-point dtype; NaN of the others. */
-static double limit_of(uint32_t dtype)
-{
-    switch (dtype) {
-    case TP_F16:
-        return 65504;
-    case TP_BF16:
-        return 0x1.fep127;
-    case TP_F32:
-        return 0x1.fffffep127;
-    case TP_F64:
-        return 0x1.fffffffffffffp1023;
-    case TP_F8_E4M3FN:
-        return 448;
-    case TP_F8_E5M2:
-        return 57344;
-    default:
-        return (double)NAN;
-    }
-}
-
 /* What the cause is, and what tells so. of: the name of the witness. */
 static void put_cause(line *to, const tp_record *record, const char *of)
 {
@@ -140,7 +120,7 @@ static void put_cause(line *to, const tp_record *record, const char *of)
         put(to,
             ". Overflow: its other values reach %.4g, and %s ends at %.4g; look at the scale "
             "of what goes in (%s)",
-            evidence, dtype, limit_of(record->dtype), of);
+            evidence, dtype, tp_dtype_limit(record->dtype), of);
         break;
     case TP_CAUSE_ZERO_BY_ZERO:
         put(to, ". Likely 0 / 0: all values of %s are %.4g; look for a division without an eps", of,

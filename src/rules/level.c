@@ -5,6 +5,7 @@
 
 #include "rules/rule.h"
 #include "rules/window.h"
+#include "tensor/dtype.h"
 
 /* What has always been so is how the model is made: a mask, a one-hot input, a gate. */
 #define SEEN_OTHERWISE 16
@@ -76,29 +77,12 @@ static bool judge_underflow(const tp_judgement *judgement, void *memory, tp_aler
            has_become(judgement, memory, (double)stats->subnormal / (double)stats->count, alert);
 }
 
-static double limit_of(uint32_t dtype)
-{
-    switch (dtype) {
-    case TP_F16:
-        return 65504;
-    case TP_BF16:
-        return 0x1.fep127;
-    case TP_F32:
-        return 0x1.fffffep127;
-    case TP_F8_E4M3FN:
-        return 448;
-    case TP_F8_E5M2:
-        return 57344;
-    default:
-        return INFINITY;
-    }
-}
-
 static bool judge_overflow(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
     const tp_stats *stats = judgement->stats;
     const double extreme = fmax(fabs(stats->finite_min), fabs(stats->finite_max));
-    const bool fires = has_become(judgement, memory, extreme / limit_of(judgement->dtype), alert);
+    const double limit = tp_dtype_limit(judgement->dtype);
+    const bool fires = has_become(judgement, memory, isnan(limit) ? 0 : extreme / limit, alert);
     alert->op = TP_OP_MAX;
     return fires;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "tensor/dtype.h"
 #include "view/ask.h"
 
 #define QUIET 20  /* steps without an alert that end one */
@@ -396,25 +397,6 @@ static void put_path(const scene *in, tp_buf *out, size_t producer, uint32_t kin
     tp_buf_printf(out, "]");
 }
 
-/* Largest finite number of a dtype; NaN: not a float with a limit that matters. */
-static double limit_of(uint32_t dtype)
-{
-    switch (dtype) {
-    case TP_F16:
-        return 65504;
-    case TP_BF16:
-        return 3.3895313892515355e38;
-    case TP_F32:
-        return 3.4028234663852886e38;
-    case TP_F8_E4M3FN:
-        return 448;
-    case TP_F8_E5M2:
-        return 57344;
-    default:
-        return (double)NAN;
-    }
-}
-
 /* The weights of the producer's module, as they were before the step. */
 static void put_weights(const scene *in, tp_buf *out, const tp_view_key *producer)
 {
@@ -456,7 +438,7 @@ static void put_facts(const scene *in, tp_buf *out, size_t producer)
                   in->item.batch.micro_steps);
     tp_json_number(out, fmax(fabs(record->u.stats.finite_min), fabs(record->u.stats.finite_max)));
     tp_buf_printf(out, ",\"limit\":");
-    tp_json_number(out, limit_of(record->dtype));
+    tp_json_number(out, tp_dtype_limit(record->dtype));
     put_weights(in, out, key);
     tp_buf_printf(out, "}");
 }
