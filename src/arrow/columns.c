@@ -143,6 +143,14 @@ static const char *op_of(const tp_row_source *source, const tp_row *row, char *s
     {                                                                                              \
         name, FLAG, BATCH, offsetof(tp_batch, flags), bit, NULL, NULL                              \
     }
+#define OF_COUNTS                                                                                  \
+    STAT(count, I64), STAT(nan, I64), STAT(pos_inf, I64), STAT(neg_inf, I64), STAT(zeros, I64),    \
+        STAT(subnormal, I64)
+#define OF_EXTREMES                                                                                \
+    COMPUTED(norm), STAT(min, F64), STAT(max, F64), COMPUTED(mean), COMPUTED(std),                 \
+        STAT(finite_min, F64), STAT(finite_max, F64), STAT(abs_max, F64)
+#define OF_SUMS                                                                                    \
+    STAT(sum, F64), STAT(sum_abs, F64), STAT(sum_sq, F64), STAT(m2, F64), STAT(sq_exp, I64)
 
 static const tp_column runs[] = {
     OF_RUN,
@@ -166,26 +174,10 @@ static const tp_column series[] = {
     OF_KEY,
     TEXT_OF(dtype),
     AT("shape", DIMS, RECORD, tp_record, shape),
-    STAT(count, I64),
-    STAT(nan, I64),
-    STAT(pos_inf, I64),
-    STAT(neg_inf, I64),
-    STAT(zeros, I64),
-    STAT(subnormal, I64),
-    COMPUTED(norm),
-    STAT(min, F64),
-    STAT(max, F64),
-    COMPUTED(mean),
-    COMPUTED(std),
-    STAT(finite_min, F64),
-    STAT(finite_max, F64),
-    STAT(abs_max, F64),
+    OF_COUNTS,
+    OF_EXTREMES,
     STAT(abs_max_index, I64),
-    STAT(sum, F64),
-    STAT(sum_abs, F64),
-    STAT(sum_sq, F64),
-    STAT(m2, F64),
-    STAT(sq_exp, I64),
+    OF_SUMS,
     AT("time_ns", I64, RECORD, tp_record, time_ns),
 };
 
@@ -246,25 +238,9 @@ static const tp_column merged[] = {
     AT("parts", I32, MERGED, tp_merged, parts),
     AT("records", I32, MERGED, tp_merged, records),
     AT("missing", I64, MERGED, tp_merged, missing),
-    STAT(count, I64),
-    STAT(nan, I64),
-    STAT(pos_inf, I64),
-    STAT(neg_inf, I64),
-    STAT(zeros, I64),
-    STAT(subnormal, I64),
-    COMPUTED(norm),
-    STAT(min, F64),
-    STAT(max, F64),
-    COMPUTED(mean),
-    COMPUTED(std),
-    STAT(finite_min, F64),
-    STAT(finite_max, F64),
-    STAT(abs_max, F64),
-    STAT(sum, F64),
-    STAT(sum_abs, F64),
-    STAT(sum_sq, F64),
-    STAT(m2, F64),
-    STAT(sq_exp, I64),
+    OF_COUNTS,
+    OF_EXTREMES,
+    OF_SUMS,
 };
 
 #define TABLE(name, columns)                                                                       \

@@ -5,12 +5,13 @@
 
 #include "base/mem.h"
 #include "config/readers.h"
+#include "record/names.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 /* A rule as written; what must fit together is checked when all of it has been read. */
 typedef struct rule_draft {
-    uint32_t name;        /* place in rule_names, plus one; 0: absent */
+    uint32_t name;        /* TP_RULE_…; 0: absent */
     uint32_t mode;        /* TP_MODE_…, ABSENT */
     double threshold;     /* NaN: absent */
     uint64_t min_samples; /* 0: absent */
@@ -55,24 +56,7 @@ static const struct known_rule {
     {TP_RULE_STALLED_STEP, MAY_THRESHOLD, 1800, 0.1, 1, 0},
 };
 
-static const char *const rule_names[] = {"AnomalyNan",
-                                         "AnomalyTurbulence",
-                                         "Exploding",
-                                         "Vanishing",
-                                         "LossSpike",
-                                         "AllZero",
-                                         "UnchangedTensor",
-                                         "DeadUnits",
-                                         "Saturated",
-                                         "WeightUpdateRatio",
-                                         "VarianceBounds",
-                                         "GradNormSpike",
-                                         "UnderflowShare",
-                                         "OverflowShare",
-                                         "MomentumAgainstGradient",
-                                         "StalledStep",
-                                         NULL};
-_Static_assert(LENGTH(rule_names) == LENGTH(known_rules) + 1, "one name for each rule");
+_Static_assert(LENGTH(known_rules) == TP_RULE_COUNT, "in the order of their numbers");
 
 void tp_config_default_rules(tp_config *config)
 {
@@ -183,7 +167,7 @@ static const tp_config_field rule_fields[] = {
     {.name = "rule_name",
      .read = read_rule_name,
      .offset = offsetof(rule_draft, name),
-     .choices = rule_names,
+     .choices = tp_rule_names + 1,
      .does = "see [rules.md](rules.md)"},
     {.name = "args",
      .read = tp_config_read_members,
@@ -227,7 +211,7 @@ static tp_status finish(const tp_config_text *text, const tp_place *place, const
                               "rule_name is missing; write \"rule_name\": \"AnomalyNan\"");
     }
     const struct known_rule *known = &known_rules[draft->name - 1];
-    const char *name = rule_names[draft->name - 1];
+    const char *name = tp_rule_name(known->rule);
     const bool turbulence = known->rule == TP_RULE_ANOMALY_TURBULENCE;
     const bool factor = draft->mode == TP_MODE_FACTOR;
     if (turbulence && isnan(draft->threshold)) {

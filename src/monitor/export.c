@@ -6,16 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "monitor/follow.h"
-
-static const tp_key *reader_key(const void *source, uint32_t id)
-{
-    return tp_reader_key(source, id);
-}
-
-static const int64_t *reader_shape(const void *source, uint32_t id, uint32_t *ndim)
-{
-    return tp_reader_shape(source, id, ndim);
-}
+#include "monitor/follower.h"
 
 static tp_status write_item(const tp_sink *sink, void *private, const tp_item *item,
                             const tp_names *names, uint64_t *steps, tp_error *error)
@@ -52,7 +43,7 @@ static tp_status open_again(const tp_sink *sink, void *private, const tp_sink_op
 static tp_status write_all(const tp_sink *sink, void *private, const tp_sink_options *options,
                            tp_reader *reader, uint64_t *steps, tp_error *error)
 {
-    const tp_names names = {reader, reader_key, reader_shape};
+    const tp_names names = tp_names_of_reader(reader);
     tp_status status = TP_OK;
     bool any = false;
     uint32_t attempt = 0;

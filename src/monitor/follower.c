@@ -308,6 +308,11 @@ static const int64_t *reader_shape(const void *source, uint32_t id, uint32_t *nd
     return tp_reader_shape(source, id, ndim);
 }
 
+tp_names tp_names_of_reader(const tp_reader *reader)
+{
+    return (tp_names){reader, reader_key, reader_shape};
+}
+
 /* Whether the step that ends here lies behind the cursor. */
 static bool is_new(const tp_follower *follower, tp_position position)
 {
@@ -342,7 +347,7 @@ static bool must_stop(const tp_follower *follower)
 /* Feeds the sink from reader until TP_END, an error, or the time is up (TP_OK). */
 static tp_status feed(tp_follower *follower, tp_reader *reader, uint64_t limit_ns, tp_error *error)
 {
-    const tp_names names = {reader, reader_key, reader_shape};
+    const tp_names names = tp_names_of_reader(reader);
     uint64_t start = tp_clock_monotonic();
     while (!must_stop(follower)) {
         tp_item item;

@@ -8,6 +8,9 @@
 
 typedef struct tp_follower tp_follower;
 
+/* The names that the reader has read by the time that one is asked for. */
+tp_names tp_names_of_reader(const tp_reader *reader);
+
 /* Opens the sink at its cursor `<directory>/followers/<sink>.cursor`. directory is borrowed until
  * close. A failure that can pass (TP_ERR_NOSPACE, TP_ERR_IO) is kept inside: the follower then
  * starts behind. */

@@ -1,9 +1,10 @@
+#include "record/names.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "tensorprobe/record.h"
 
 static const char *const op_names[] = {NULL,    "norm", "min", "max",   "mean",
                                        "zeros", "nans", "id",  "shape", "dtype"};
@@ -16,28 +17,29 @@ static const char *const quantity_names[] = {
 
 static const char *const role_names[] = {"", "input", "output", "pre", "post"};
 
-static const char *const rule_names[] = {NULL,
-                                         "AnomalyNan",
-                                         "AnomalyTurbulence",
-                                         "Exploding",
-                                         "Vanishing",
-                                         "LossSpike",
-                                         "AllZero",
-                                         "UnchangedTensor",
-                                         "DeadUnits",
-                                         "Saturated",
-                                         "WeightUpdateRatio",
-                                         "VarianceBounds",
-                                         "GradNormSpike",
-                                         "UnderflowShare",
-                                         "OverflowShare",
-                                         "MomentumAgainstGradient",
-                                         "StalledStep"};
+const char *const tp_rule_names[] = {NULL,
+                                     "AnomalyNan",
+                                     "AnomalyTurbulence",
+                                     "Exploding",
+                                     "Vanishing",
+                                     "LossSpike",
+                                     "AllZero",
+                                     "UnchangedTensor",
+                                     "DeadUnits",
+                                     "Saturated",
+                                     "WeightUpdateRatio",
+                                     "VarianceBounds",
+                                     "GradNormSpike",
+                                     "UnderflowShare",
+                                     "OverflowShare",
+                                     "MomentumAgainstGradient",
+                                     "StalledStep",
+                                     NULL};
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 _Static_assert(LENGTH(op_names) == TP_OP_COUNT + 1, "every op has a name");
-_Static_assert(LENGTH(rule_names) == TP_RULE_COUNT + 1, "every rule has a name");
+_Static_assert(LENGTH(tp_rule_names) == TP_RULE_COUNT + 2, "every rule has a name");
 _Static_assert(sizeof(tp_stats) == 136, "tp_stats is stored in journals");
 _Static_assert(sizeof(tp_collective) == 136, "tp_collective is stored in journals");
 _Static_assert(sizeof(tp_alert) == 136, "tp_alert is stored in journals");
@@ -71,7 +73,7 @@ const char *tp_role_name(uint32_t role)
 
 const char *tp_rule_name(uint32_t rule)
 {
-    return rule < LENGTH(rule_names) ? rule_names[rule] : NULL;
+    return rule <= TP_RULE_COUNT ? tp_rule_names[rule] : NULL;
 }
 
 double tp_stats_op(const tp_stats *stats, uint32_t op)

@@ -19,46 +19,56 @@ void tp_event_put_packed(tp_buf *out, const ProtobufCMessage *message)
     }
 }
 
-void tp_event_put_scalar(tp_buf *out, char *tag, double value, bool announce)
+/* A summary of this value alone. */
+static void put_value(tp_buf *out, TpEvent__Value *one)
 {
-    static char plugin_name[] = "scalars";
-    TpEvent__PluginData plugin;
+    TpEvent__Summary summary;
+    tp_event__summary__init(&summary);
+    summary.n_value = 1;
+    summary.value = &one;
+    tp_event_put_packed(out, &summary.base);
+}
+
+/* A tensor without dimensions; plugin NULL: it isn't announced. */
+static void put_tensor(tp_buf *out, char *tag, TpEvent__Tensor *tensor, char *plugin,
+                       int data_class)
+{
+    TpEvent__PluginData plugin_data;
     TpEvent__SummaryMetadata metadata;
     TpEvent__TensorShape shape;
-    TpEvent__Tensor tensor;
     TpEvent__Value one;
-    TpEvent__Summary summary;
-    TpEvent__Value *values[] = {&one};
-    float shown = (float)value;
-    tp_event__plugin_data__init(&plugin);
+    tp_event__plugin_data__init(&plugin_data);
     tp_event__summary_metadata__init(&metadata);
     tp_event__tensor_shape__init(&shape);
-    tp_event__tensor__init(&tensor);
     tp_event__value__init(&one);
-    tp_event__summary__init(&summary);
-    plugin.plugin_name = plugin_name;
-    metadata.plugin_data = &plugin;
-    metadata.data_class = DATA_CLASS_SCALAR;
+    plugin_data.plugin_name = plugin;
+    metadata.plugin_data = &plugin_data;
+    metadata.data_class = data_class;
+    tensor->tensor_shape = &shape;
+    one.tag = tag;
+    one.tensor = tensor;
+    one.metadata = plugin != NULL ? &metadata : NULL;
+    put_value(out, &one);
+}
+
+void tp_event_put_scalar(tp_buf *out, char *tag, double value, bool announce)
+{
+    static char plugin[] = "scalars";
+    TpEvent__Tensor tensor;
+    float shown = (float)value;
+    tp_event__tensor__init(&tensor);
     tensor.dtype = DT_FLOAT;
-    tensor.tensor_shape = &shape;
     tensor.n_float_val = 1;
     tensor.float_val = &shown;
     tensor.n_double_val = 1;
     tensor.double_val = &value;
-    one.tag = tag;
-    one.tensor = &tensor;
-    one.metadata = announce ? &metadata : NULL;
-    summary.n_value = 1;
-    summary.value = values;
-    tp_event_put_packed(out, &summary.base);
+    put_tensor(out, tag, &tensor, announce ? plugin : NULL, DATA_CLASS_SCALAR);
 }
 
 void tp_event_put_histogram(tp_buf *out, char *tag, const tp_histogram *histogram, tp_buf *numbers)
 {
     TpEvent__Histogram histo;
     TpEvent__Value one;
-    TpEvent__Summary summary;
-    TpEvent__Value *values[] = {&one};
     const uint32_t n = histogram->bin_count;
     const double width = (histogram->high - histogram->low) / n;
     tp_buf_clear(numbers);
@@ -84,12 +94,9 @@ void tp_event_put_histogram(tp_buf *out, char *tag, const tp_histogram *histogra
     histo.n_bucket = n;
     histo.bucket = counts;
     tp_event__value__init(&one);
-    tp_event__summary__init(&summary);
     one.tag = tag;
     one.histo = &histo;
-    summary.n_value = 1;
-    summary.value = values;
-    tp_event_put_packed(out, &summary.base);
+    put_value(out, &one);
 }
 
 static uint32_t mask_crc(uint32_t crc)
@@ -112,51 +119,26 @@ void tp_event_put_image(tp_buf *out, char *tag, uint32_t width, uint32_t height,
 {
     TpEvent__Image image;
     TpEvent__Value one;
-    TpEvent__Summary summary;
-    TpEvent__Value *values[] = {&one};
     tp_event__image__init(&image);
     tp_event__value__init(&one);
-    tp_event__summary__init(&summary);
     image.width = (int32_t)width;
     image.height = (int32_t)height;
     image.colorspace = RGB;
     image.encoded_image_string = (ProtobufCBinaryData){png->size, png->data};
     one.tag = tag;
     one.image = &image;
-    summary.n_value = 1;
-    summary.value = values;
-    tp_event_put_packed(out, &summary.base);
+    put_value(out, &one);
     out->failed = out->failed || png->failed;
 }
 
 void tp_event_put_text(tp_buf *out, char *tag, char *plugin, const tp_buf *text)
 {
-    TpEvent__PluginData plugin_data;
-    TpEvent__SummaryMetadata metadata;
-    TpEvent__TensorShape shape;
     TpEvent__Tensor tensor;
-    TpEvent__Value one;
-    TpEvent__Summary summary;
-    TpEvent__Value *values[] = {&one};
     ProtobufCBinaryData content = {text->size, text->data};
-    tp_event__plugin_data__init(&plugin_data);
-    tp_event__summary_metadata__init(&metadata);
-    tp_event__tensor_shape__init(&shape);
     tp_event__tensor__init(&tensor);
-    tp_event__value__init(&one);
-    tp_event__summary__init(&summary);
-    plugin_data.plugin_name = plugin;
-    metadata.plugin_data = &plugin_data;
-    metadata.data_class = DATA_CLASS_TENSOR;
     tensor.dtype = DT_STRING;
-    tensor.tensor_shape = &shape;
     tensor.n_string_val = 1;
     tensor.string_val = &content;
-    one.tag = tag;
-    one.tensor = &tensor;
-    one.metadata = &metadata;
-    summary.n_value = 1;
-    summary.value = values;
-    tp_event_put_packed(out, &summary.base);
+    put_tensor(out, tag, &tensor, plugin, DATA_CLASS_TENSOR);
     out->failed = out->failed || text->failed;
 }

@@ -278,6 +278,18 @@ static void end_file(tensorboard *sink)
     tp_blocks_free(&sink->values);
 }
 
+/* The values of a step, which lie in summary, as an event. */
+static void put_summary(tensorboard *sink, const tp_batch *batch)
+{
+    TpEvent__Event event;
+    tp_event__event__init(&event);
+    event.wall_time = (double)batch->wall_ns * 1e-9;
+    event.step = (int64_t)batch->step;
+    event.summary = (ProtobufCBinaryData){sink->summary.size, sink->summary.data};
+    tp_event_put_frame(&sink->frames, &event);
+    sink->frames.failed = sink->frames.failed || sink->summary.failed;
+}
+
 /* The page that explains the tags, and the layout that groups them. */
 static tp_status explain(tensorboard *sink, const tp_batch *batch, const tp_names *names,
                          tp_error *error)
@@ -286,7 +298,6 @@ static tp_status explain(tensorboard *sink, const tp_batch *batch, const tp_name
     char layout[] = "custom_scalars__config__";
     char text_plugin[] = "text";
     char layout_plugin[] = "custom_scalars";
-    TpEvent__Event event;
     tp_buf_clear(&sink->summary);
     tp_buf_clear(&sink->block);
     tp_layout_put_page(&sink->block, &sink->options);
@@ -294,12 +305,7 @@ static tp_status explain(tensorboard *sink, const tp_batch *batch, const tp_name
     tp_buf_clear(&sink->block);
     tp_status status = tp_layout_put(&sink->block, batch, names, &sink->options);
     tp_event_put_text(&sink->summary, layout, layout_plugin, &sink->block);
-    tp_event__event__init(&event);
-    event.wall_time = (double)batch->wall_ns * 1e-9;
-    event.step = (int64_t)batch->step;
-    event.summary = (ProtobufCBinaryData){sink->summary.size, sink->summary.data};
-    tp_event_put_frame(&sink->frames, &event);
-    sink->frames.failed = sink->frames.failed || sink->summary.failed;
+    put_summary(sink, batch);
     return status == TP_OK ? TP_OK : tp_fail(error, status, "no memory for a layout");
 }
 
@@ -401,13 +407,7 @@ static tp_status tensorboard_write(void *private, const tp_batch *batch, const t
         return status;
     }
     put_others(sink);
-    TpEvent__Event event;
-    tp_event__event__init(&event);
-    event.wall_time = (double)batch->wall_ns * 1e-9;
-    event.step = (int64_t)batch->step;
-    event.summary = (ProtobufCBinaryData){sink->summary.size, sink->summary.data};
-    tp_event_put_frame(&sink->frames, &event);
-    sink->frames.failed = sink->frames.failed || sink->summary.failed;
+    put_summary(sink, batch);
     return write_frames(sink, error);
 }
 
