@@ -7,10 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from built import BUILD, TOOL
 from servers import PASSWORD, SECRET
 
-BUILD = Path(__file__).resolve().parents[2] / "build/release"
-TOOL = BUILD / "tools/tensorprobe"
 WRITER = BUILD / "tests/unit/write_journals"
 SOAK = os.environ.get("TP_SOAK") == "1"
 RANKS, SERIES, STEPS = 4, 10_000 if SOAK else 400, 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import shutil
 import subprocess
 import time
@@ -21,11 +20,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 
 import tensorprobe
+from built import TOOL
 from journal_reader import BATCH, read_journal
 from tensorprobe import _core
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build" / "release"))
-TOOL = BUILD / "tools" / "tensorprobe"
 STEPS = 4
 CONFIG = {
     "ur_distribution": True,

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from built import TOOL
 from tensorprobe import Journal, TrainerMon, _causes, anomaly_analyse
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 FIELDS = [
     "rank",
     "step",
@@ -201,9 +201,7 @@ def test_a_kill_tears_nothing(tmp_path: Path) -> None:
         directory = Path(done.stdout.splitlines()[-1])
         before = json.loads((directory / "anomaly.json").read_text())
         for _ in range(2):
-            subprocess.run(
-                [BUILD / "tools/tensorprobe", "recover", directory], check=True, capture_output=True
-            )
+            subprocess.run([TOOL, "recover", directory], check=True, capture_output=True)
             entries = json.loads((directory / "anomaly.json").read_text())
             expected = [(a.step, a.order) for a in Journal(directory).alerts()]
             assert [(e["step"], e["call_id"]) for e in entries.values()] == expected
@@ -442,7 +440,7 @@ def test_the_rank_that_was_first(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
     done = subprocess.run(
-        [BUILD / "tools/tensorprobe", "analyse", base, "-o", tmp_path, "-k", "3"],
+        [TOOL, "analyse", base, "-o", tmp_path, "-k", "3"],
         capture_output=True,
         text=True,
         check=True,

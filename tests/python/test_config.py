@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from built import TOOL
+
 ROOT = Path(__file__).parents[2]
-TOOL = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release")) / "tools/tensorprobe"
 
 GOOD = [
     {},

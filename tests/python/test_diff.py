@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from built import TOOL
 from tensorprobe import _core
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 RANKS, STEPS, SERIES = 2, 5, 6
 # torch.testing.assert_close's own default tolerances.
 RTOL = {torch.float32: 1.3e-6, torch.float64: 1e-7, torch.bfloat16: 1.6e-2, torch.float16: 1e-3}
@@ -21,7 +20,7 @@ Place = tuple[int, int, int]  # rank, step, series
 
 def diff(*arguments: str | Path, status: int) -> str:
     result = subprocess.run(
-        [BUILD / "tools" / "tensorprobe", "diff", *arguments],
+        [TOOL, "diff", *arguments],
         capture_output=True,
         text=True,
         check=False,

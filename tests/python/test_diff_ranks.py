@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
+from built import TOOL
 from tensorprobe import Journal
 from test_collectives import DONE, LATE, POLLED
 
 HERE = Path(__file__).parent
-BUILD = Path(os.environ.get("TP_BUILD_DIR", HERE.parents[1] / "build/release"))
-TOOL = str(BUILD / "tools/tensorprobe")
 
 pytestmark = pytest.mark.slow
 

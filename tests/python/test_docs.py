@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 
 import tensorprobe
+from built import TOOL
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -58,10 +58,7 @@ def test_every_counter_is_documented(tmp_path: Path) -> None:
 
 
 def test_every_subcommand_is_in_the_readme() -> None:
-    tool = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release"))
-    done = subprocess.run(
-        [tool / "tools/tensorprobe", "--help"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([TOOL, "--help"], capture_output=True, text=True, check=True)
     commands = re.findall(r"^  ([a-z]+)  ", done.stdout, re.MULTILINE)
     assert len(commands) >= 6
     text = (ROOT / "README.md").read_text(encoding="utf-8")

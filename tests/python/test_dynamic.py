@@ -18,12 +18,11 @@ import torch
 from torch import nn
 
 import tensorprobe
+from built import TOOL
 from tensorprobe import TrainerMon
 
 pytestmark = pytest.mark.usefixtures("seed")
 
-ROOT = Path(__file__).resolve().parents[2]
-TOOL = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release")) / "tools/tensorprobe"
 ON = {"dynamic_on": True, "format": "csv", "step_count_per_record": 100}
 PARAMETERS = ("param_origin", "param_updated")
 

@@ -19,13 +19,13 @@ from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tensorprobe
+from built import TOOL
 from tensorprobe.export import csv2tensorboard_by_step, data2db, export
 from tensorprobe.export.__main__ import main
 from tensorprobe.export.directories import find_ranks
 from tensorprobe.export.trend import FILE_NAME
 from trend_cases import EXPECTED, VARIANTS, make_ranks, read_trend
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 STEPS = 3
 CONFIG = {
     "targets": {},
@@ -168,7 +168,7 @@ def test_csv2tensorboard_by_step(process_num: int, tmp_path: Path) -> None:
 
 
 def test_the_command(run: Path, tmp_path: Path) -> None:
-    command = BUILD / "tools/tensorprobe"
+    command = TOOL
     result = subprocess.run(
         [command, "export", "--to", "trend", "-o", tmp_path, run],
         env={**os.environ, "TENSORPROBE_PYTHON": sys.executable},

@@ -16,6 +16,7 @@ import pyarrow
 import pytest
 
 import tensorprobe
+from built import TOOL
 from journal_reader import read_journal
 
 WHOLE = "grad_reduced param_origin param_updated exp_avg exp_avg_sq".split()
@@ -245,9 +246,8 @@ def test_spans_are_stored_as_documented(two: Launch) -> None:
 
 @pytest.mark.slow
 def test_show_puts_parts_together(two: Launch) -> None:
-    tool = Path(__file__).parents[2] / "build" / "release" / "tools" / "tensorprobe"
     lines = subprocess.run(
-        [tool, "show", "--merge", two.folder / "fsdp2", "fc.weight", "--format", "json"],
+        [TOOL, "show", "--merge", two.folder / "fsdp2", "fc.weight", "--format", "json"],
         capture_output=True,
         text=True,
         check=False,
@@ -255,7 +255,7 @@ def test_show_puts_parts_together(two: Launch) -> None:
     assert lines.returncode == 1
     assert "h.0.fc.weight" in lines.stderr  # the end of several names
     lines = subprocess.run(
-        [tool, "show", "--merge", two.folder / "fsdp2", "h.0.fc.weight", "--format", "json"],
+        [TOOL, "show", "--merge", two.folder / "fsdp2", "h.0.fc.weight", "--format", "json"],
         capture_output=True,
         text=True,
         check=True,

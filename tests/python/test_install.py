@@ -19,10 +19,10 @@ import pandas as pd
 import pytest
 import torch
 
+from built import BUILD
 from tensorprobe import _core
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release"))
 STEPS = 40
 BREAK_AT = 30
 

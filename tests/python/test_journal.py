@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import struct
 import subprocess
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensorprobe
+from built import BUILD
 from journal_reader import (
     ALERTS,
     BATCH,
@@ -24,8 +24,6 @@ from journal_reader import (
     record_fields,
 )
 
-ROOT = Path(__file__).parents[2]
-BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build" / "release"))
 STEPS = 40
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release"))
+from built import BUILD
+
 SEED = 20261130
 U = 2.0**-53
 F64, F32 = 1, 2  # tensorprobe/tensor.h

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from built import TOOL
 from tensorprobe import _core
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 STEPS = 5
 
 
@@ -40,7 +40,7 @@ def record(
 
 def recover(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
     result = subprocess.run(
-        [BUILD / "tools/tensorprobe", "recover", *arguments],
+        [TOOL, "recover", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -17,9 +16,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
 )
 
 import tensorprobe
+from built import TOOL
 
-ROOT = Path(__file__).parents[2]
-BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build" / "release"))
 FIELDS: dict[str, Any] = {
     "format": ["csv", "tensorboard", "sqlite"],
     "step_count_per_record": 3,
@@ -145,7 +143,7 @@ def test_show_counts_each_step_once(saved: tuple[str, dict[str, Any]]) -> None:
     monitor.load_state_dict(state)
     training.run(range(5, 7))
     monitor.close()
-    command = [str(BUILD / "tools" / "tensorprobe"), "show", directory]
+    command = [str(TOOL), "show", directory]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "steps    7 (0 to 6), closed" in done.stdout
     assert "attempt 2" in done.stdout
@@ -188,7 +186,7 @@ def test_an_export_keeps_the_names_of_each_attempt(tmp_path: Path) -> None:
                 state = monitor.state_dict()
         monitor.close()
     out = tmp_path / "out"
-    command = [str(BUILD / "tools" / "tensorprobe"), "export", monitor.directory, "--to", "csv"]
+    command = [str(TOOL), "export", monitor.directory, "--to", "csv"]
     subprocess.run([*command, "-o", str(out)], check=True, capture_output=True)
     rows = pd.concat(pd.read_csv(path) for path in sorted(out.rglob("grad_reduced_*.csv")))
     expected = [(f"{n}.weight", 0, 100.0 * ord(n)) for n in "ab"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -12,16 +11,16 @@ import pytest
 import torch
 
 import tensorprobe
+from built import TOOL
 from tensorprobe import _core
 
 # Deprecated in pandas 3, whose default it has become; older ones need it.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'float_precision' argument")
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 STEPS, SERIES, KEPT = 1000, 5, 40_000
 
 
 def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(BUILD / "tools" / "tensorprobe"), *arguments]
+    command = [str(TOOL), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import subprocess
 from collections import defaultdict
@@ -14,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from built import TOOL
 from journal_reader import ALERTS, read_journal, record_fields
 from tensorprobe import Journal, TrainerMon, _core
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 STEPS = 80
 
 
@@ -164,7 +163,7 @@ def test_backtest_says_what_the_run_said(tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"alert": {"rules": RULES}, "wg_distribution": True}))
     done = subprocess.run(
-        [BUILD / "tools/tensorprobe", "backtest", rules, tmp_path / "b"],
+        [TOOL, "backtest", rules, tmp_path / "b"],
         capture_output=True,
         text=True,
         check=True,
@@ -189,7 +188,7 @@ def test_backtest_lists_for_programs(tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"alert": {"rules": RULES}, "wg_distribution": True}))
     done = subprocess.run(
-        [BUILD / "tools/tensorprobe", "backtest", "--list", rules, journal.directory],
+        [TOOL, "backtest", "--list", rules, journal.directory],
         capture_output=True,
         text=True,
         check=True,
@@ -214,7 +213,7 @@ def test_backtest_lists_for_programs(tmp_path: Path) -> None:
 
 def test_backtest_of_what_is_not_there(tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
-    command = [str(BUILD / "tools/tensorprobe"), "backtest", str(rules), str(tmp_path)]
+    command = [str(TOOL), "backtest", str(rules), str(tmp_path)]
     for text, message in [
         ('{"alert": {"rules": [{"rule_name": "Exploding"}]}, "wg_distribution": true}', "journal"),
         ('{"wg_distribution": true}', "has no rules"),

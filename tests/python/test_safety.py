@@ -17,9 +17,9 @@ import torch
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 import tensorprobe
+from built import TOOL
 from tensorprobe import _core
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 CONFIG = (
     '{"format": ["csv", "tensorboard", "sqlite"], "ops": ["max"], "step_count_per_record": 10,'
     ' "alert": {"dump": true, "rules": [{"rule_name": "AnomalyNan"}]}}'
@@ -120,7 +120,7 @@ def test_files_made_without_their_cursors_are_as_configured(tmp_path: Path) -> N
     content = table.read_bytes()
     for path in [table, *(directory / "followers").iterdir()]:
         path.unlink()
-    command = [str(BUILD / "tools" / "tensorprobe"), "recover", "--rebuild", "csv", str(directory)]
+    command = [str(TOOL), "recover", "--rebuild", "csv", str(directory)]
     subprocess.run(command, check=True, capture_output=True)
     assert table.read_bytes() == content
 

@@ -13,10 +13,8 @@ import pytest
 import torch
 
 import tensorprobe
+from built import TOOL
 from tensorprobe import _core, selftest
-
-ROOT = Path(__file__).parents[2]
-TOOL = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release")) / "tools/tensorprobe"
 
 
 def test_everything_holds_here() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from built import TOOL
 from servers import (
     PASSWORD,
     SECRET,
@@ -26,7 +27,7 @@ from servers import (
     make_certificate,
     wait_for,
 )
-from shipping import RANKS, SERIES, SOAK, STEPS, TOOL, environment, ship, write, written
+from shipping import RANKS, SERIES, SOAK, STEPS, environment, ship, write, written
 
 pytestmark = pytest.mark.slow
 

@@ -22,9 +22,9 @@ import pytest
 import torch
 
 import tensorprobe
+from built import TOOL
 from tensorprobe import _core
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 STEPS = 6
 NAMES = ["fc1", 'a,"b"', "up\n\x1b[2Jdown", "层.权重", "x" * 300]
 TABLES = ["runs", "keys", "series", "alerts", "steps", "gaps"]
@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def show(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
     result = subprocess.run(
-        [BUILD / "tools" / "tensorprobe", "show", *arguments],
+        [TOOL, "show", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -251,7 +251,7 @@ def test_a_terminal_gets_what_fits(folder: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     process = subprocess.Popen(
-        [BUILD / "tools" / "tensorprobe", "show", folder, "fc1"],
+        [TOOL, "show", folder, "fc1"],
         stdout=theirs,
         stderr=subprocess.PIPE,
         text=True,
@@ -280,7 +280,7 @@ def test_a_pager_may_leave_early(tmp_path: Path) -> None:
     monitor.step()
     monitor.close()
     process = subprocess.Popen(
-        [BUILD / "tools" / "tensorprobe", "show", tmp_path, "*"],
+        [TOOL, "show", tmp_path, "*"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -296,7 +296,7 @@ def test_a_pager_may_leave_early(tmp_path: Path) -> None:
 def test_a_full_device_is_told(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [BUILD / "tools" / "tensorprobe", "show", folder, "*"],
+            [TOOL, "show", folder, "*"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -24,8 +24,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 from tensorboard.util import tensor_util
 
-ROOT = Path(__file__).parents[2]
-BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build" / "release"))
+from built import BUILD
+
 WRITER = BUILD / "tests" / "unit" / "write_sinks"
 SEED = int(os.environ.get("TENSORPROBE_TEST_SEED", random.SystemRandom().randrange(2**32)))
 

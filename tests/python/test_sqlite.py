@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import sqlite3
 import subprocess
@@ -16,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
+from built import TOOL
 from tensorprobe import Journal, TrainerMon
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
 CONFIG: dict[str, Any] = {
     "targets": {},
     "xy_distribution": True,
@@ -166,7 +165,7 @@ def test_a_kill_loses_and_doubles_nothing(tmp_path: Path, delay: float) -> None:
         child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
     for _ in range(2):
-        recover = [str(BUILD / "tools/tensorprobe"), "recover", str(database.parent)]
+        recover = [str(TOOL), "recover", str(database.parent)]
         subprocess.run(recover, check=True, capture_output=True)
         assert compare(database.parent) > 0
 

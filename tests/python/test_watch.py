@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -14,12 +13,8 @@ import torch
 from torch import nn
 
 import tensorprobe
+from built import TOOL
 from tensorprobe import ConfigError, TrainerMon
-
-TOOL = (
-    Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
-    / "tools/tensorprobe"
-)
 
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import subprocess
 import time
@@ -13,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[2] / "build/release"))
-COMMAND = BUILD / "tools" / "tensorprobe"
+from built import TOOL
+
+COMMAND = TOOL
 
 
 class Server:
