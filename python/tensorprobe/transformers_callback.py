@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback
 
+from tensorprobe._callback import Watching
 from tensorprobe._config_file import ConfigSource
-from tensorprobe._frameworks._living import kind, wrapper_of
+from tensorprobe._frameworks._living import kind
 from tensorprobe._frameworks._patch import Listener, listen
-from tensorprobe._step_numbers import StepNumbers
-from tensorprobe.watch import watch
-
-if TYPE_CHECKING:
-    from tensorprobe.session import Session
 
 
-class TensorProbeCallback(TrainerCallback):
+class TensorProbeCallback(Watching, TrainerCallback):
     """Watches each training from its begin to its end.
 
     Takes what ``watch()`` takes, but for model and optimizer. Loss, learning rate and gradient norm
@@ -25,19 +21,13 @@ class TensorProbeCallback(TrainerCallback):
     """
 
     def __init__(self, config: ConfigSource | None = None, **options: Any) -> None:
-        self.session: Session | None = None
-        self._config = config
-        self._options = options
-        self._numbers: StepNumbers | None = None
+        super().__init__(config, **options)
         self._handle: Listener | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to watch."""
-        self.close()
         optimizer = kwargs["optimizer"]
-        model = wrapper_of(kwargs["model"])
-        self.session = watch(model, optimizer, self._config, **self._options)
-        numbers = self._numbers = StepNumbers(self.session, optimizer)
+        numbers = self._begin(kwargs["model"], optimizer, optimizer)
 
         def backward(accelerator: Any, loss: Any, *_: Any, **__: Any) -> None:
             if any(one is optimizer for one in accelerator._optimizers):
@@ -55,8 +45,4 @@ class TensorProbeCallback(TrainerCallback):
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
-        if self._numbers is not None:
-            self._numbers.close()
-            self._numbers = None
-        if self.session is not None:
-            self.session.close()
+        super().close()

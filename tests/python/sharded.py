@@ -56,6 +56,30 @@ def run(script: str, ranks: int, layouts: list[str], out: Path) -> Results:
     }
 
 
+def run_example(script: str, out: Path) -> str:
+    """Run a script of examples/frameworks in two ranks, as the pages say; what it prints."""
+    tests = Path(__file__).parent
+    path = [str(RANKS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    run = subprocess.run(
+        [*command, str(tests.parents[1] / "examples" / "frameworks" / f"{script}.py")],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+            "TENSORPROBE_OUTPUT_DIR": str(out),
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    return run.stdout
+
+
 def _tail(out: Path, rank: int) -> str:
     return "it has died: " + (out / f"log.{rank}").read_text()[-3000:]
 

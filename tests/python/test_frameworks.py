@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow
 import pytest
 
+import sharded
 import tensorprobe
 from built import TOOL
 from journal_reader import read_journal
@@ -331,20 +332,9 @@ def test_one_process_of_a_group_records_what_all_have(two: Launch, layout: str) 
 @pytest.mark.parametrize("script", ["ddp", "fsdp", "fsdp1", "tensor_parallel"])
 def test_examples(script: str, tmp_path: Path) -> None:
     """They run as the page says, and every parameter is whole in what they leave."""
-    path = Path(__file__).parents[2] / "examples" / "frameworks" / f"{script}.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*command, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(path)],
-        env={**os.environ, "TENSORPROBE_OUTPUT_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout
-    assert "step 20: loss" in run.stdout
-    assert "tensorprobe: warning" not in run.stdout
+    said = sharded.run_example(script, tmp_path)
+    assert "step 20: loss" in said
+    assert "tensorprobe: warning" not in said
     merged = pyarrow.table(
         tensorprobe.open(tmp_path).merged(quantity="grad_reduced", steps=19)
     ).to_pylist()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow
@@ -53,26 +50,7 @@ def test_what_the_ancestors_call_them(two: sharded.Results) -> None:
 
 
 def test_the_example(tmp_path: Path) -> None:
-    tests = Path(__file__).parent
-    path = [str(tests / "ranks"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    script = tests.parents[1] / "examples" / "frameworks" / "megatron_gpt.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*command, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path),
-            "TENSORPROBE_OUTPUT_DIR": str(tmp_path),
-            "OMP_NUM_THREADS": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout
-    assert "step 20: loss" in run.stdout
+    assert "step 20: loss" in sharded.run_example("megatron_gpt", tmp_path)
     table = tensorprobe.open(tmp_path).merged(quantity="grad_reduced", steps=19)
     merged = pyarrow.table(table).to_pylist()
     assert {row["missing"] for row in merged} == {0}

@@ -11,7 +11,7 @@ from tensorprobe import _core
 from tensorprobe._frameworks import Adapter, Handle, Norm, Part, Row, Span
 from tensorprobe._frameworks._living import chain, instances, kind
 from tensorprobe._frameworks._patch import listen
-from tensorprobe._frameworks._values import cut, unscaled
+from tensorprobe._frameworks._values import cut, first_numbers, unscaled
 
 if TYPE_CHECKING:
     import torch
@@ -372,9 +372,7 @@ class DeepSpeed(Adapter):
         self, hook: _core.OptimizerHook, rows: Sequence[Row], micro: bool
     ) -> list[Handle] | None:
         """Read whole gradients as they come to the buckets; of micro steps, as they are made."""
-        numbers: dict[int, int] = {}
-        for number, row in enumerate(rows):
-            numbers.setdefault(id(row.parameter), number)
+        numbers = first_numbers(rows)
         if micro:
             return self._each_micro_step(hook, rows, numbers)
         names = {one.__name__ for one in type(self._wrapper).__mro__}

@@ -12,7 +12,7 @@ from tensorprobe import _core
 from tensorprobe._frameworks import Adapter, Handle, Norm, Part, Row, Span
 from tensorprobe._frameworks._living import chain, instances, kind, kinds_of
 from tensorprobe._frameworks._patch import listen
-from tensorprobe._frameworks._values import cut, unscaled
+from tensorprobe._frameworks._values import cut, first_numbers, unscaled
 
 if TYPE_CHECKING:
     import torch
@@ -392,9 +392,7 @@ class Megatron(Bare):
         self, hook: _core.OptimizerHook, rows: Sequence[Row], micro: bool
     ) -> list[Handle] | None:
         """Read main_grad as its bucket begins to be reduced, or what each micro step adds to it."""
-        numbers: dict[int, int] = {}
-        for number, row in enumerate(rows):
-            numbers.setdefault(id(row.parameter), number)
+        numbers = first_numbers(rows)
         if micro:
             return self._each_micro_step(hook, rows, numbers)
         reducer = _reducer()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorprobe._frameworks import Row
 
 
 def cut(tensor: Any, part: tuple[int, int] | None) -> Any:
@@ -25,3 +28,11 @@ def unscaled(gradient: Any, scale: float) -> Any:
     if gradient.dtype.itemsize >= 4:
         make = lambda: gradient.detach().mul(1.0 / scale)  # noqa: E731
     return make
+
+
+def first_numbers(rows: Sequence[Row]) -> dict[int, int]:
+    """Return the number of each parameter's first row, by the parameter's id."""
+    numbers: dict[int, int] = {}
+    for number, row in enumerate(rows):
+        numbers.setdefault(id(row.parameter), number)
+    return numbers

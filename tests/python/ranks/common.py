@@ -301,6 +301,56 @@ def _near(a: float, b: float, tolerance: float) -> bool:
     return math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-30)
 
 
+def train_twice(
+    train: Callable[[Callable[..., Any] | None, Truth], None], out: Path, each: bool
+) -> tuple[Truth, Truth, Any]:
+    """Train without a monitor and with one; what is known of both, and the first monitor.
+
+    each: gradients before the reduction are recorded of each micro step.
+    """
+    truth, second = Truth(), Truth()
+    train(None, truth)
+    monitors: list[Any] = []
+
+    def watch(*args: Any, **kwargs: Any) -> Any:
+        monitor = tensorprobe.watch(
+            *args,
+            **kwargs,
+            xy_distribution=False,
+            monitor_mbs_grad=each,
+            mv_distribution=True,
+            param_distribution=True,
+            ur_distribution=True,
+            mg_direction=True,
+            strict=True,
+            format="api",
+            output_dir=out,
+        )
+        monitors.append(monitor)
+        return monitor
+
+    train(watch, second)
+    return truth, second, monitors[0]
+
+
+def compare(truth: Truth, second: Truth, monitor: Any, dtype: str, each: bool) -> dict[str, Any]:
+    """What the monitor has recorded beside the truth, and the second training beside the first."""
+    check = Check("", truth, 1e-5 if dtype == "f32" else 2e-2)
+    check.micro = each
+    check.journal(monitor.directory)
+    if truth.state != second.state:
+        check.problems.append("training has other bits with a monitor")
+    if truth.collectives != second.collectives:
+        check.problems.append(f"collectives {truth.collectives} {second.collectives}")
+    return {
+        "problems": check.problems,
+        "seen": check.seen,
+        "checked": check.checked,
+        "norms": truth.norms,
+        "kinds": second.kinds,
+    }
+
+
 def write(out: Path, layout: str, rank: int, **content: Any) -> None:
     """What one rank has to say about one layout."""
     (out / f"{layout}.{rank}.json").write_text(json.dumps(content))

@@ -13,8 +13,7 @@ from torch import Tensor
 
 import common
 import megatron_cpu
-import tensorprobe
-from common import STEPS, Check, Collectives, Truth
+from common import STEPS, Collectives, Truth
 
 CLIP, WIDTH, LENGTH, VOCABULARY = 0.2, 16, 8, 40
 
@@ -284,42 +283,8 @@ class Layout:
 
     def __call__(self, out: Path) -> dict[str, Any]:
         """Both trainings, and the comparison."""
-        truth, second = Truth(), Truth()
-        self.train(None, truth)
-        monitors: list[Any] = []
-
-        def watch(*args: Any, **kwargs: Any) -> Any:
-            monitor = tensorprobe.watch(
-                *args,
-                **kwargs,
-                xy_distribution=False,
-                monitor_mbs_grad=self.each,
-                mv_distribution=True,
-                param_distribution=True,
-                ur_distribution=True,
-                mg_direction=True,
-                strict=True,
-                format="api",
-                output_dir=out,
-            )
-            monitors.append(monitor)
-            return monitor
-
-        self.train(watch, second)
-        check = Check("", truth, 1e-5 if self.dtype == "f32" else 2e-2)
-        check.micro = self.each
-        check.journal(monitors[0].directory)
-        if truth.state != second.state:
-            check.problems.append("training has other bits with a monitor")
-        if truth.collectives != second.collectives:
-            check.problems.append(f"collectives {truth.collectives} {second.collectives}")
-        return {
-            "problems": check.problems,
-            "seen": check.seen,
-            "checked": check.checked,
-            "norms": truth.norms,
-            "kinds": second.kinds,
-        }
+        truth, second, monitor = common.train_twice(self.train, out, self.each)
+        return common.compare(truth, second, monitor, self.dtype, self.each)
 
 
 def layouts() -> Iterator[tuple[str, Layout]]:
