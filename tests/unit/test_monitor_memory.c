@@ -1,6 +1,6 @@
 /* A whole run in which the n-th request for memory fails and every one after it, for every n; then
  * the same with what it writes. */
-#include "check.h"
+#include "monitor_fixture.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -25,7 +25,6 @@ static const char other_config[] =
     "{\"format\": [\"csv\", \"tensorboard\"], \"step_count_per_record\": 100, \"ops\": [\"max\"], "
     "\"wg_distribution\": true, \"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}]}}";
 
-static char base[] = "/tmp/tp-memory-XXXXXX";
 static char directory[TP_PATH_MAX];
 
 static void open_monitor(tp_monitor **monitor, tp_status *status)
@@ -123,21 +122,6 @@ static uint64_t count_rows(void)
         closedir(listing);
     }
     return rows;
-}
-
-static int remove_base(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", base);
-    return system(command);
-}
-
-static int make_base(void **state)
-{
-    (void)state;
-    strcpy(base + strlen(base) - 6, "XXXXXX");
-    return mkdtemp(base) == NULL;
 }
 
 /* Memory comes back before the end: what was taken is then in the journal, and in the csv file. */

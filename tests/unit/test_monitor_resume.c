@@ -1,5 +1,5 @@
 /* Going on in the directory of an earlier start: what is found, and which steps count. */
-#include "check.h"
+#include "monitor_fixture.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,23 +12,6 @@
 #include "monitor/follow.h"
 #include "monitor/hooks.h"
 #include "tensorprobe/tensorprobe.h"
-
-static char base[] = "/tmp/tp-resume-XXXXXX";
-
-static int make_base(void **state)
-{
-    (void)state;
-    strcpy(base + strlen(base) - 6, "XXXXXX");
-    return mkdtemp(base) == NULL;
-}
-
-static int remove_base(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", base);
-    return system(command);
-}
 
 #define FIELDS                                                                                     \
     "\"wg_distribution\": true, \"format\": [\"csv\", \"tensorboard\", \"sqlite\"], "              \

@@ -1,5 +1,5 @@
 /* A monitor from open to close: what is in the journal, and what happens when things go wrong. */
-#include "check.h"
+#include "monitor_fixture.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,51 +19,6 @@
 #include "monitor/hooks.h"
 #include "monitor/run.h"
 #include "tensorprobe/tensorprobe.h"
-
-static char base[] = "/tmp/tp-monitor-XXXXXX";
-
-static int make_base(void **state)
-{
-    (void)state;
-    strcpy(base + strlen(base) - 6, "XXXXXX");
-    return mkdtemp(base) == NULL;
-}
-
-static int remove_base(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", base);
-    return system(command);
-}
-
-static tp_monitor *open_monitor(const char *config)
-{
-    tp_monitor_options options;
-    tp_error error;
-    tp_monitor *monitor = NULL;
-    tp_monitor_defaults(&options);
-    options.config_text = config;
-    options.output_dir = base;
-    options.rank = 3;
-    assert_int_equal(tp_monitor_open(&monitor, &options, &error), TP_OK);
-    return monitor;
-}
-
-static uint32_t make_key(tp_monitor *monitor, const char *name)
-{
-    const tp_key key = {name, NULL, 0, -1, TP_GRAD_REDUCED, TP_ROLE_NONE, NULL, NULL};
-    uint32_t id = 99;
-    assert_int_equal(tp_monitor_key(monitor, &key, &id), TP_OK);
-    return id;
-}
-
-static void observe(tp_monitor *monitor, uint32_t key, double x)
-{
-    const int64_t dims[] = {1};
-    const tp_tensor tensor = {&x, dims, NULL, TP_F64, 1};
-    assert_int_equal(tp_monitor_observe(monitor, key, &tensor, 0), TP_OK);
-}
 
 /* What a journal held. */
 typedef struct contents {
@@ -112,16 +67,16 @@ static void test_plain_run(void **state)
 {
     (void)state;
     char directory[TP_PATH_MAX];
-    tp_monitor *monitor = open_monitor("{\"format\": [\"csv\", \"tensorboard\"]}");
-    uint32_t first = make_key(monitor, "fc1.weight");
-    uint32_t second = make_key(monitor, "fc2.weight");
-    assert_int_equal(make_key(monitor, "fc1.weight"), first);
+    tp_monitor *monitor = fixture_monitor("{\"format\": [\"csv\", \"tensorboard\"]}");
+    uint32_t first = fixture_key(monitor, "fc1.weight");
+    uint32_t second = fixture_key(monitor, "fc2.weight");
+    assert_int_equal(fixture_key(monitor, "fc1.weight"), first);
     strcpy(directory, tp_monitor_directory(monitor));
     assert_non_null(strstr(directory, "-rank3-"));
     assert_int_equal(access(directory, F_OK), -1); /* made at the first step */
     for (uint64_t step = 0; step < 100; step++) {
-        observe(monitor, first, (double)(step + first + 1));
-        observe(monitor, second, (double)(step + second + 1));
+        fixture_observe(monitor, first, (double)(step + first + 1));
+        fixture_observe(monitor, second, (double)(step + second + 1));
         assert_int_equal(tp_monitor_step(monitor), TP_OK);
         /* The end of this step has waited until the one before was in the journal. */
         tp_monitor_counters counters;
@@ -129,7 +84,7 @@ static void test_plain_run(void **state)
         assert_true(counters.journaled_steps >= step);
         assert_int_equal(counters.steps, step + 1);
     }
-    observe(monitor, first, (double)(100 + first + 1)); /* an unfinished step */
+    fixture_observe(monitor, first, (double)(100 + first + 1)); /* an unfinished step */
     assert_int_equal(tp_monitor_close(&monitor), TP_OK);
     assert_null(monitor);
     contents found = read_back(directory, true);
@@ -161,10 +116,10 @@ static void test_errors(void **state)
     assert_int_equal(tp_monitor_open(&monitor, &options, &error), TP_ERR_ARGUMENT);
     assert_null(monitor);
     assert_int_equal(tp_monitor_close(&monitor), TP_OK);
-    monitor = open_monitor("{\"format\": \"api\"}");
+    monitor = fixture_monitor("{\"format\": \"api\"}");
     const int64_t dims[] = {1};
     const tp_tensor odd = {dims, dims, NULL, 4711, 1};
-    uint32_t key = make_key(monitor, "x");
+    uint32_t key = fixture_key(monitor, "x");
     assert_int_equal(tp_monitor_observe(monitor, key, &odd, 0), TP_ERR_UNSUPPORTED);
     assert_int_equal(tp_monitor_observe(monitor, key + 1, &odd, 0), TP_ERR_ARGUMENT);
     assert_int_equal(tp_monitor_close(&monitor), TP_OK);
@@ -174,12 +129,12 @@ static void test_alerts(void **state)
 {
     (void)state;
     char directory[TP_PATH_MAX];
-    tp_monitor *monitor = open_monitor(
+    tp_monitor *monitor = fixture_monitor(
         "{\"format\": \"api\", \"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}]}}");
     strcpy(directory, tp_monitor_directory(monitor));
-    uint32_t key = make_key(monitor, "fc1.weight");
+    uint32_t key = fixture_key(monitor, "fc1.weight");
     for (int step = 0; step < 10; step++) {
-        observe(monitor, key, step == 5 ? NAN : 1);
+        fixture_observe(monitor, key, step == 5 ? NAN : 1);
         assert_int_equal(tp_monitor_step(monitor), TP_OK);
     }
     assert_int_equal(tp_monitor_close(&monitor), TP_OK);
@@ -191,15 +146,15 @@ static void test_filled_later(void **state)
 {
     (void)state;
     char directory[TP_PATH_MAX];
-    tp_monitor *monitor = open_monitor("{\"format\": \"csv\"}");
+    tp_monitor *monitor = fixture_monitor("{\"format\": \"csv\"}");
     strcpy(directory, tp_monitor_directory(monitor));
-    uint32_t key = make_key(monitor, "fc1.weight");
-    observe(monitor, key, 1);
+    uint32_t key = fixture_key(monitor, "fc1.weight");
+    fixture_observe(monitor, key, 1);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
     tp_step *step;
     tp_record *slot = tp_monitor_reserve(monitor, key, tp_clock_monotonic(), &step);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
-    observe(monitor, key, 3);
+    fixture_observe(monitor, key, 3);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
     tp_monitor_counters counters;
     tp_monitor_get_counters(monitor, &counters);
@@ -225,10 +180,10 @@ static void test_full_disk(void **state)
 {
     (void)state;
     char directory[TP_PATH_MAX];
-    tp_monitor *monitor = open_monitor("{\"format\": [\"csv\", \"tensorboard\"], \"journal\": "
-                                       "{\"budget_bytes\": 5000000, \"wait_ms\": 100}}");
+    tp_monitor *monitor = fixture_monitor("{\"format\": [\"csv\", \"tensorboard\"], \"journal\": "
+                                          "{\"budget_bytes\": 5000000, \"wait_ms\": 100}}");
     strcpy(directory, tp_monitor_directory(monitor));
-    uint32_t key = make_key(monitor, "fc1.weight");
+    uint32_t key = fixture_key(monitor, "fc1.weight");
     const uint64_t steps = 300;
     for (uint64_t step = 0; step < steps; step++) {
         if (step == 50) {
@@ -242,7 +197,7 @@ static void test_full_disk(void **state)
                 tp_monitor_get_counters(monitor, &counters);
             }
         }
-        observe(monitor, key, (double)(step + key + 1));
+        fixture_observe(monitor, key, (double)(step + key + 1));
         assert_int_equal(tp_monitor_step(monitor), TP_OK);
     }
     assert_int_equal(tp_monitor_close(&monitor), TP_OK);
@@ -265,11 +220,11 @@ static void test_fork(void **state)
 {
     (void)state;
     char directory[TP_PATH_MAX];
-    tp_monitor *monitor = open_monitor("{\"format\": \"csv\"}");
+    tp_monitor *monitor = fixture_monitor("{\"format\": \"csv\"}");
     strcpy(directory, tp_monitor_directory(monitor));
-    uint32_t key = make_key(monitor, "fc1.weight");
+    uint32_t key = fixture_key(monitor, "fc1.weight");
     for (uint64_t step = 0; step < 20; step++) {
-        observe(monitor, key, (double)(step + key + 1));
+        fixture_observe(monitor, key, (double)(step + key + 1));
         pid_t child = fork(); /* at any moment of the writer thread */
         if (child == 0) {
             const tp_monitor_counters none = {0};
@@ -302,10 +257,10 @@ static void test_next_start(void **state)
     assert_int_equal(pipe(names), 0);
     pid_t child = fork();
     if (child == 0) {
-        tp_monitor *monitor = open_monitor("{\"format\": \"csv\"}");
-        uint32_t key = make_key(monitor, "fc1.weight");
+        tp_monitor *monitor = fixture_monitor("{\"format\": \"csv\"}");
+        uint32_t key = fixture_key(monitor, "fc1.weight");
         for (uint64_t step = 0; step < 10; step++) {
-            observe(monitor, key, (double)(step + key + 1));
+            fixture_observe(monitor, key, (double)(step + key + 1));
             tp_monitor_step(monitor);
         }
         ssize_t written = write(names[1], tp_monitor_directory(monitor), TP_PATH_MAX);
@@ -322,9 +277,9 @@ static void test_next_start(void **state)
     assert_int_equal(access(lock, F_OK), 0);
     char csv[TP_PATH_MAX];
 
-    tp_monitor *monitor = open_monitor("{\"format\": \"csv\"}");
-    uint32_t key = make_key(monitor, "fc1.weight");
-    observe(monitor, key, 1);
+    tp_monitor *monitor = fixture_monitor("{\"format\": \"csv\"}");
+    uint32_t key = fixture_key(monitor, "fc1.weight");
+    fixture_observe(monitor, key, 1);
     assert_int_equal(tp_monitor_step(monitor), TP_OK);
     for (int i = 0; i < 500 && access(lock, F_OK) == 0; i++) {
         usleep(10000);
@@ -367,10 +322,11 @@ static void test_observe_beside_step(void **state)
     char directory[TP_PATH_MAX];
     observer observers[OBSERVERS] = {{0}};
     pthread_t threads[OBSERVERS];
-    tp_monitor *monitor = open_monitor("{\"format\": \"api\", \"journal\": {\"wait_ms\": 60000}}");
+    tp_monitor *monitor =
+        fixture_monitor("{\"format\": \"api\", \"journal\": {\"wait_ms\": 60000}}");
     strcpy(directory, tp_monitor_directory(monitor));
     for (int i = 0; i < OBSERVERS; i++) {
-        observers[i] = (observer){.monitor = monitor, .key = make_key(monitor, "fc1.weight")};
+        observers[i] = (observer){.monitor = monitor, .key = fixture_key(monitor, "fc1.weight")};
         assert_int_equal(pthread_create(&threads[i], NULL, observe_often, &observers[i]), 0);
     }
     for (int i = 0; i < OBSERVERS; i++) {
@@ -391,19 +347,19 @@ static void test_observe_beside_step(void **state)
 static void test_two_at_once(void **state)
 {
     (void)state;
-    tp_monitor *one = open_monitor("{\"format\": \"csv\"}");
-    uint32_t key = make_key(one, "fc1.weight");
-    observe(one, key, 1);
+    tp_monitor *one = fixture_monitor("{\"format\": \"csv\"}");
+    uint32_t key = fixture_key(one, "fc1.weight");
+    fixture_observe(one, key, 1);
     assert_int_equal(tp_monitor_step(one), TP_OK);
-    observe(one, key, 2);
+    fixture_observe(one, key, 2);
     assert_int_equal(tp_monitor_step(one), TP_OK); /* its directory is there now, and locked */
     int fd = -1;
     tp_error error;
     assert_int_equal(tp_run_lock(tp_monitor_directory(one), &fd, &error), TP_ERR_STATE);
-    tp_monitor *two = open_monitor("{\"format\": \"csv\"}");
+    tp_monitor *two = fixture_monitor("{\"format\": \"csv\"}");
     assert_string_not_equal(tp_monitor_directory(one), tp_monitor_directory(two));
-    key = make_key(two, "fc1.weight");
-    observe(two, key, 1);
+    key = fixture_key(two, "fc1.weight");
+    fixture_observe(two, key, 1);
     assert_int_equal(tp_monitor_step(two), TP_OK);
     assert_int_equal(tp_monitor_close(&two), TP_OK);
     assert_int_equal(tp_monitor_close(&one), TP_OK);
@@ -475,11 +431,11 @@ static void test_directory_removed(void **state)
     char command[TP_PATH_MAX + 16];
     char csv[TP_PATH_MAX];
     tp_monitor_counters counters = {0};
-    tp_monitor *monitor = open_monitor("{\"format\": \"csv\"}");
+    tp_monitor *monitor = fixture_monitor("{\"format\": \"csv\"}");
     strcpy(directory, tp_monitor_directory(monitor));
-    uint32_t key = make_key(monitor, "fc1.weight");
+    uint32_t key = fixture_key(monitor, "fc1.weight");
     for (uint64_t step = 0; step < 4; step++) {
-        observe(monitor, key, (double)step);
+        fixture_observe(monitor, key, (double)step);
         assert_int_equal(tp_monitor_step(monitor), TP_OK);
     }
     while (counters.followed_steps < 4) { /* else the writer might make a part of it again */
@@ -489,7 +445,7 @@ static void test_directory_removed(void **state)
     snprintf(command, sizeof command, "rm -rf '%s'", directory);
     assert_int_equal(system(command), 0);
     for (uint64_t step = 4; step < 8; step++) {
-        observe(monitor, key, (double)step);
+        fixture_observe(monitor, key, (double)step);
         assert_int_equal(tp_monitor_step(monitor), TP_OK);
     }
     assert_int_equal(tp_monitor_close(&monitor), TP_OK);
@@ -507,16 +463,16 @@ static void test_no_descriptors(void **state)
     (void)state;
     char directory[TP_PATH_MAX];
     struct rlimit before;
-    tp_monitor *monitor = open_monitor("{\"format\": [\"csv\", \"tensorboard\"]}");
+    tp_monitor *monitor = fixture_monitor("{\"format\": [\"csv\", \"tensorboard\"]}");
     strcpy(directory, tp_monitor_directory(monitor));
-    uint32_t key = make_key(monitor, "fc1.weight");
+    uint32_t key = fixture_key(monitor, "fc1.weight");
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     for (uint64_t step = 0; step < 12; step++) {
         if (step == 0 || step == 6) { /* at the beginning, and in the middle */
             const struct rlimit none = {0, before.rlim_max};
             assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
         }
-        observe(monitor, key, (double)(step + key + 1));
+        fixture_observe(monitor, key, (double)(step + key + 1));
         assert_int_equal(tp_monitor_step(monitor), TP_OK);
         if (step == 3 || step == 9) {
             assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);

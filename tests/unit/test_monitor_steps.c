@@ -1,5 +1,5 @@
 /* Which steps and ranks a configuration leaves out. */
-#include "check.h"
+#include "monitor_fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,23 +9,6 @@
 #include "base/file.h"
 #include "monitor/hooks.h"
 #include "tensorprobe/tensorprobe.h"
-
-static char base[] = "/tmp/tp-steps-XXXXXX";
-
-static int make_base(void **state)
-{
-    (void)state;
-    strcpy(base + strlen(base) - 6, "XXXXXX");
-    return mkdtemp(base) == NULL;
-}
-
-static int remove_base(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", base);
-    return system(command);
-}
 
 /* Ten steps from first on, two observations each. Writes the numbers of the steps that are in the
  * journal as text; "" also when there is none. */
