@@ -19,7 +19,19 @@ static const char help[] =
     "  --step N         look at step N, N- (from N on), -N (up to N) or N-M alone\n"
     "  --help           this text\n"
     "\n"
-    "exit codes: 0 they agree, 1 they don't or can't be compared, 2 wrong command line\n";
+    "exit codes: 0 they agree, 1 they don't or can't be compared (as long as ranks have open "
+    "steps\n"
+    "in black boxes: they still run, or were killed), 2 wrong command line\n";
+
+/* Ranks that run or were killed: a call at which they hang would be in their open steps. */
+static uint32_t count_open(const tp_calls *calls)
+{
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < calls->rank_count; i++) {
+        open += tp_calls_rank(calls, i)->has_box;
+    }
+    return open;
+}
 
 static int report(const char *name, const tp_calls *calls)
 {
@@ -48,6 +60,14 @@ static int report(const char *name, const tp_calls *calls)
     tp_buf_free(&text);
     if (calls->count == 0) {
         puts("no collective was recorded: write \"cc_distribution\": {\"enable\": true}");
+        return TP_EXIT_FAILED;
+    }
+    const uint32_t open = count_open(calls);
+    if (agree && open > 0) {
+        printf("all ranks agree so far, but the open steps of %" PRIu32
+               " are in black boxes: when their processes are gone, `tensorprobe recover` brings "
+               "them in; then ask again\n",
+               open);
         return TP_EXIT_FAILED;
     }
     if (agree) {

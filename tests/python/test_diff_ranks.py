@@ -123,6 +123,8 @@ def test_who_has_not_arrived_in_a_run_that_hung(tmp_path: Path) -> None:
         rank.communicate()
     code, text = tool("diff-ranks", tmp_path / "hang")
     assert "2 ranks, 2 calls of groups" in text
+    assert "all ranks agree so far, but the open steps of 2 are in black boxes" in text
+    assert code == 1
     assert tool("recover", tmp_path / "hang")[0] == 0
     code, text = tool("diff-ranks", tmp_path / "hang")
     assert code == 1
