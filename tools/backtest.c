@@ -121,10 +121,8 @@ static void name_of(const backtest *test, const tp_record *record, char *text, s
 static int compare(const backtest *test, const tp_batch *batch, const tp_record *a,
                    const tp_record *b)
 {
-    const tp_moment first =
-        tp_moment_of(batch->step, batch->pp_stage, a, tp_registry_key(test->registry, a->key));
-    const tp_moment second =
-        tp_moment_of(batch->step, batch->pp_stage, b, tp_registry_key(test->registry, b->key));
+    const tp_moment first = tp_moment_of(batch, a, tp_registry_key(test->registry, a->key));
+    const tp_moment second = tp_moment_of(batch, b, tp_registry_key(test->registry, b->key));
     return tp_moment_compare(&first, &second);
 }
 

@@ -43,6 +43,8 @@ class Found:
 
     rank: int
     pp_stage: int
+    micro_steps: int
+    """That its step had."""
     what: Alert | Incident
 
     @property
@@ -50,9 +52,10 @@ class Found:
         """What it is sorted by; an incident stands where it began."""
         what = self.what
         step = what.first_step if isinstance(what, Incident) else what.step
-        place = order(
-            step, what.micro_step, what.quantity, what.vpp_stage, self.pp_stage, what.order
-        )
+        # Of what is there once a step, the last micro step has a part (as in src/cause/order.c).
+        once = what.quantity.startswith("grad_") or stage_of(what.quantity) > BACKWARD
+        micro_step = max(self.micro_steps - 1, 0) if once else what.micro_step
+        place = order(step, micro_step, what.quantity, what.vpp_stage, self.pp_stage, what.order)
         return (*place, self.rank)
 
     @property
@@ -70,17 +73,19 @@ def read_journal(journal: Journal) -> Iterator[Found]:
     """Yield every alert, and every incident as it is now."""
     rank = int(journal.run["rank"])
     pp_stage = 0
+    micro_steps = 0
     attempt = 0
     incidents: dict[tuple[int, int], Found] = {}
     for item in journal._items():
         if item["type"] == "step":
             attempt, pp_stage = item["attempt"], max(item["pp_stage"], 0)
+            micro_steps = item["micro_steps"]
         elif item["type"] == "alerts":
             for values in item["alerts"]:
-                yield Found(rank, pp_stage, _make(Alert, values))
+                yield Found(rank, pp_stage, micro_steps, _make(Alert, values))
             for values in item["incidents"]:
                 incidents[attempt, values["number"]] = Found(
-                    rank, pp_stage, _make(Incident, values)
+                    rank, pp_stage, micro_steps, _make(Incident, values)
                 )
     yield from incidents.values()
 

@@ -86,7 +86,7 @@ static tp_moment moment_of(const tp_incidents *incidents, const tp_batch *batch,
 {
     const tp_key *key = tp_registry_key(incidents->registry, record->key);
     const tp_key none = {.quantity = 0};
-    return tp_moment_of(batch->step, batch->pp_stage, record, key != NULL ? key : &none);
+    return tp_moment_of(batch, record, key != NULL ? key : &none);
 }
 
 /* The alert that comes first in the order of the step; NULL: none of this kind. */

@@ -1,5 +1,7 @@
 #include "cause/order.h"
 
+#include <stdbool.h>
+
 int32_t tp_stage_of(uint32_t quantity)
 {
     switch (quantity) {
@@ -24,11 +26,21 @@ int32_t tp_stage_of(uint32_t quantity)
     }
 }
 
-tp_moment tp_moment_of(uint64_t step, int32_t pp_stage, const tp_record *record, const tp_key *key)
+/* Gradients of parameters, moments and what the optimizer makes are there once a step, when its
+ * last micro step has added to them; their records don't say so. */
+static bool is_of_whole_step(uint32_t quantity)
 {
+    return quantity == TP_GRAD_UNREDUCED || quantity == TP_GRAD_REDUCED ||
+           tp_stage_of(quantity) > TP_STAGE_BACKWARD;
+}
+
+tp_moment tp_moment_of(const tp_batch *batch, const tp_record *record, const tp_key *key)
+{
+    const uint32_t last = batch->micro_steps > 0 ? batch->micro_steps - 1 : 0;
+    const int32_t pp_stage = batch->pp_stage;
     return (tp_moment){
-        .step = step,
-        .micro_step = record->micro_step,
+        .step = batch->step,
+        .micro_step = is_of_whole_step(key->quantity) ? last : record->micro_step,
         .stage = tp_stage_of(key->quantity),
         .vpp_stage = key->vpp_stage,
         .pp_stage = pp_stage > 0 ? pp_stage : 0,

@@ -24,8 +24,8 @@ typedef struct tp_moment {
     int64_t order; /* in its rank */
 } tp_moment;
 
-/* The moment of a record of this rank. */
-tp_moment tp_moment_of(uint64_t step, int32_t pp_stage, const tp_record *record, const tp_key *key);
+/* The moment of a record of the batch. */
+tp_moment tp_moment_of(const tp_batch *batch, const tp_record *record, const tp_key *key);
 
 /* Less than, equal to or greater than 0 as a comes before b, with it, or after it: by step, micro
  * step and stage; then data goes up the virtual and the pipeline stages in the forward, and down

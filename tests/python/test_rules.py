@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -387,3 +389,38 @@ def test_the_element_and_its_pattern(tmp_path: Path, seed: int) -> None:
     assert (
         f"(element {wanted[0][1]} is 0x{wanted[0][2]:x})" in Journal(directory).incidents()[0].text
     )
+
+
+def test_a_bad_batch_of_a_later_micro_step(tmp_path: Path) -> None:
+    """The gradients of the whole step, which say micro step 0, are its victims."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(net.parameters())
+    config = {
+        "xy_distribution": True,
+        "wg_distribution": True,
+        "param_distribution": True,
+        "mv_distribution": True,
+        "format": "api",
+        "alert": {"rules": [{"rule_name": "AnomalyNan"}]},
+    }
+    monitor = TrainerMon(config, output_dir=tmp_path)
+    monitor.set_monitor(net, optimizer, grad_acc_steps=3)
+    for step in range(3):
+        for micro_step in range(3):
+            x = torch.randn(2, 4)
+            if (step, micro_step) == (1, 2):
+                x[0, 3] = math.nan
+            net(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+    incident = monitor.incidents()[0]
+    assert (incident.row, incident.quantity) == (".input", "actv")
+    assert (incident.first_step, incident.micro_step, incident.cause) == (1, 2, "bad_batch")
+    report = tmp_path / "report"
+    command = [str(TOOL), "analyse", monitor.directory, "-o", str(report)]
+    environment = {**os.environ, "TENSORPROBE_PYTHON": sys.executable}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert "step 1, critical, rank 0: AnomalyNan: first in .input (actv)" in done.stdout
+    assert "in its first step: .input (actv) → 0.input (actv) → " in done.stdout
