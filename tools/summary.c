@@ -29,7 +29,11 @@ struct summary {
     uint64_t steps, partial, skipped, gaps, records, errors;
     uint64_t removed, removed_first, removed_last; /* steps that have only overviews left */
     uint64_t first_step, last_step;
-    uint64_t step_ns, hook_ns, writer_ns, wait_ns;
+    uint64_t step_ns, hook_ns, writer_ns, wait_ns, bytes;
+    uint64_t left_out_steps, zoom_steps;
+    uint32_t left_out; /* bits 1 << TP_ACTIVATION … */
+    uint32_t zooms, last_zoom;
+    tp_buf zoom_text;
     uint64_t alert_steps, alerts, incidents;
     uint32_t attempts;
     bool closed;    /* the last frame is the mark of a clean end */
@@ -114,6 +118,18 @@ static void describe_end(tp_buf *text, const tp_reader *reader, const tp_batch *
                   batch->step, batch->count, batch->unfilled);
 }
 
+static void take_zoom(struct summary *summary, const tp_batch *batch)
+{
+    if (batch->zoom != 0 && batch->zoom != summary->last_zoom) {
+        if (summary->zooms++ < ALERTS_SHOWN) {
+            tp_buf_printf(&summary->zoom_text, "%sfrom step %" PRIu64 " for incident %" PRIu32,
+                          summary->zooms > 1 ? "; " : "", batch->step, batch->zoom);
+        }
+    }
+    summary->last_zoom = batch->zoom;
+    summary->zoom_steps += batch->zoom != 0;
+}
+
 static tp_status take_batch(struct summary *summary, const tp_reader *reader, const tp_batch *batch)
 {
     describe_end(&summary->reached, reader, batch);
@@ -130,6 +146,10 @@ static tp_status take_batch(struct summary *summary, const tp_reader *reader, co
     summary->hook_ns += batch->hook_ns;
     summary->writer_ns += batch->writer_ns;
     summary->wait_ns += batch->wait_ns;
+    summary->bytes += batch->bytes;
+    summary->left_out_steps += batch->left_out != 0;
+    summary->left_out |= batch->left_out;
+    take_zoom(summary, batch);
     if (batch->attempt >= summary->attempts) {
         summary->attempts = batch->attempt + 1;
     }
@@ -281,10 +301,25 @@ static void print_cost(const struct summary *summary)
     printf("cost     hooks %.2f %%, writer thread %.2f %%, waiting %.2f %% of %.1f s",
            100.0 * (double)summary->hook_ns / total, 100.0 * (double)summary->writer_ns / total,
            100.0 * (double)summary->wait_ns / total, total / 1e9);
+    if (summary->bytes > 0) {
+        printf("; %.1f KB and %.0f records a step",
+               (double)summary->bytes / 1e3 / (double)summary->steps,
+               (double)summary->records / (double)summary->steps);
+    }
     if (summary->errors > 0) {
         printf("; %" PRIu64 " observations failed", summary->errors);
     }
     putchar('\n');
+    if (summary->left_out_steps > 0) {
+        char left_out[TP_QUANTITIES_TEXT];
+        tp_quantities_describe(summary->left_out, left_out, sizeof left_out);
+        printf("budget   %" PRIu64 " steps without %s (--table steps says which)\n",
+               summary->left_out_steps, left_out);
+    }
+    if (summary->zoom_steps > 0) {
+        printf("zoom     %" PRIu64 " steps: %.*s\n", summary->zoom_steps,
+               (int)summary->zoom_text.size, (const char *)summary->zoom_text.data);
+    }
 }
 
 static void print_alerts(const struct summary *summary, bool all)
@@ -374,6 +409,7 @@ int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bo
     }
     struct summary summary = {.reached = TP_BUF_INIT,
                               .alert_text = TP_BUF_INIT,
+                              .zoom_text = TP_BUF_INIT,
                               .incident_text = TP_BUF_INIT,
                               .series = TP_BUF_INIT};
     int result = read_all(reader, &summary, all_alerts, name);
@@ -387,6 +423,7 @@ int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bo
     }
     tp_buf_free(&summary.reached);
     tp_buf_free(&summary.alert_text);
+    tp_buf_free(&summary.zoom_text);
     tp_buf_free(&summary.incident_text);
     tp_buf_free(&summary.series);
     tp_map_free(&summary.places);

@@ -276,6 +276,11 @@ typedef struct tp_batch {
     const tp_record *records; /* NULL when TP_BATCH_GAP is set */
     const uint8_t *arena;     /* what records have beside; NULL when there is nothing */
     uint64_t arena_size;      /* bytes */
+    uint64_t bytes;    /* written since the batch before this one: to the journal and other files */
+    uint32_t left_out; /* bits 1 << TP_ACTIVATION …: of these quantities the step has only what
+                          rules name, for the sake of the budget */
+    uint32_t zoom;     /* number of the incident for which more is recorded than is configured; 0:
+                          as configured */
 } tp_batch;
 
 /* bin_count bins of equal width over [low, high], the upper end included; other elements are left
@@ -310,6 +315,11 @@ TP_API uint32_t tp_op_from_name(const char *name);
 
 /* Kind of file a quantity goes to: "actv", "actv_grad", "grad_unreduced" …; NULL if unknown. */
 TP_API const char *tp_quantity_name(uint32_t quantity);
+
+/* "actv_grad exp_avg": their names, of the bits 1 << TP_ACTIVATION …, with a space between, always
+ * shorter than TP_QUANTITIES_TEXT. Returns the length. */
+#define TP_QUANTITIES_TEXT 256
+TP_API uint64_t tp_quantities_describe(uint32_t bits, char *text, uint64_t size);
 
 /* "input", "output", "" for TP_ROLE_NONE; NULL if unknown. Static. */
 TP_API const char *tp_role_name(uint32_t role);

@@ -286,19 +286,34 @@ static PyObject *records_to_list(const tp_reader *reader, const tp_batch *batch,
     return list;
 }
 
+static PyObject *quantities(uint32_t bits)
+{
+    PyObject *list = PyList_New(0);
+    for (uint32_t quantity = 0; list != NULL && quantity < 32; quantity++) {
+        const char *text = (bits >> quantity & 1) != 0 ? tp_quantity_name(quantity) : NULL;
+        PyObject *name = text == NULL ? NULL : PyUnicode_FromString(text);
+        if (text != NULL && (name == NULL || PyList_Append(list, name) != 0)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
 static PyObject *batch_to_dict(const tp_batch *b)
 {
     return Py_BuildValue(
-        "{s:s,s:K,s:I,s:I,s:i,s:N,s:N,s:N,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K}", "type", "step",
-        "step", (unsigned long long)b->step, "rank", b->rank, "attempt", b->attempt, "pp_stage",
-        b->pp_stage, "partial", PyBool_FromLong((b->flags & TP_BATCH_PARTIAL) != 0), "gap",
-        PyBool_FromLong((b->flags & TP_BATCH_GAP) != 0), "skipped",
+        "{s:s,s:K,s:I,s:I,s:i,s:N,s:N,s:N,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:I}",
+        "type", "step", "step", (unsigned long long)b->step, "rank", b->rank, "attempt", b->attempt,
+        "pp_stage", b->pp_stage, "partial", PyBool_FromLong((b->flags & TP_BATCH_PARTIAL) != 0),
+        "gap", PyBool_FromLong((b->flags & TP_BATCH_GAP) != 0), "skipped",
         PyBool_FromLong((b->flags & TP_BATCH_SKIPPED) != 0), "micro_steps", b->micro_steps,
         "unfilled", b->unfilled, "begin_ns", (unsigned long long)b->begin_ns, "end_ns",
         (unsigned long long)b->end_ns, "wall_ns", (long long)b->wall_ns, "hook_ns",
         (unsigned long long)b->hook_ns, "wait_ns", (unsigned long long)b->wait_ns, "writer_ns",
         (unsigned long long)b->writer_ns, "errors", (unsigned long long)b->errors, "count",
-        (unsigned long long)b->count);
+        (unsigned long long)b->count, "bytes", (unsigned long long)b->bytes, "left_out",
+        quantities(b->left_out), "zoom", b->zoom);
 }
 
 static bool is_open(const journal_object *self)

@@ -126,6 +126,12 @@ class Step:
     writer_ns: int
     errors: int
     count: int
+    bytes: int
+    """Written since the step before, to the journal and to all other files."""
+    left_out: list[str]
+    """Quantities of which the step has only what rules name, for the sake of the budget."""
+    zoom: int
+    """Number of the incident for which it has more than is configured; 0: it hasn't."""
     records: list[dict[str, Any]] = field(repr=False, default_factory=list)
     """One dict a record: its key, and every statistic; "histogram" (low, high, bins) of those that
     have one."""

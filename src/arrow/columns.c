@@ -50,6 +50,16 @@ static const char *name_of(const tp_row_source *source, const tp_row *row, char 
     return row->key->name;
 }
 
+/* The quantities, with a space between. */
+static const char *left_out_of(const tp_row_source *source, const tp_row *row, char *scratch,
+                               const void **identity)
+{
+    (void)row;
+    (void)identity;
+    tp_quantities_describe(source->batch->left_out, scratch, SCRATCH_SIZE);
+    return scratch;
+}
+
 static const char *global_name_of(const tp_row_source *source, const tp_row *row, char *scratch,
                                   const void **identity)
 {
@@ -213,6 +223,9 @@ static const tp_column steps[] = {
     AT("hook_ns", I64, BATCH, tp_batch, hook_ns),
     AT("wait_ns", I64, BATCH, tp_batch, wait_ns),
     AT("writer_ns", I64, BATCH, tp_batch, writer_ns),
+    AT("bytes", I64, BATCH, tp_batch, bytes),
+    TEXT_OF(left_out),
+    AT("zoom", I32, BATCH, tp_batch, zoom),
 };
 
 static const tp_column overview[] = {

@@ -11,7 +11,7 @@
 #include "tensorprobe/reader.h"
 
 #define TP_JOURNAL_MAJOR 1
-#define TP_JOURNAL_MINOR 3
+#define TP_JOURNAL_MINOR 4
 #define TP_SEGMENT_HEADER_SIZE 112u
 #define TP_SEGMENT_HEADER_MAX 4096u /* a longer one is damage */
 

@@ -5,7 +5,8 @@
 #include "journal/differences.h"
 
 #define RECORD_SIZE 192u
-#define BATCH_HEADER_SIZE 112u
+#define BATCH_HEADER_SIZE 128u
+#define BATCH_HEADER_ARENA 112u /* without what stands behind its size: minor version 3 */
 #define BATCH_HEADER_LEAST 104u /* without an arena: minor version 0 */
 #define ALERTS_HEADER_SIZE 16u
 
@@ -166,6 +167,9 @@ void tp_records_put_batch(tp_buf *out, const tp_batch *batch)
     tp_buf_put_u64(out, batch->count);
     const bool gap = (batch->flags & TP_BATCH_GAP) != 0;
     tp_buf_put_u64(out, gap ? 0 : batch->arena_size);
+    tp_buf_put_u64(out, batch->bytes);
+    tp_buf_put_u32(out, batch->left_out);
+    tp_buf_put_u32(out, batch->zoom);
     if (!gap) {
         put_records(out, batch->records, batch->count);
         if (batch->arena_size > 0) {
@@ -227,6 +231,10 @@ tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *r
     batch->records = NULL;
     batch->arena = NULL;
     batch->arena_size = 0;
+    const bool told = header_size >= BATCH_HEADER_SIZE;
+    batch->bytes = told ? tp_get_u64(p + 112) : 0;
+    batch->left_out = told ? tp_get_u32(p + 120) : 0;
+    batch->zoom = told ? tp_get_u32(p + 124) : 0;
     if ((batch->flags & TP_BATCH_GAP) != 0) {
         return TP_OK;
     }
@@ -238,7 +246,7 @@ tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *r
     if (status == TP_OK) {
         tp_differences_undo((tp_record *)(void *)records->data, batch->count);
     }
-    if (status == TP_OK && header_size >= BATCH_HEADER_SIZE) {
+    if (status == TP_OK && header_size >= BATCH_HEADER_ARENA) {
         const uint64_t before = record_size * batch->count;
         status =
             get_arena(p + header_size + before, size - before, tp_get_u64(p + 104), arena, batch);

@@ -42,3 +42,17 @@ void tp_console_incidents(uint64_t step, const tp_record *alerts, uint64_t count
         }
     }
 }
+
+void tp_console_cost(const tp_monitor_counters *counters, uint64_t run_ns)
+{
+    const double steps = (double)counters->steps;
+    const double percent = 100.0 / (double)run_ns;
+    const uint64_t bytes =
+        counters->bytes_journal + counters->bytes_csv + counters->bytes_tensorboard;
+    tp_log(TP_LOG_INFO,
+           "%" PRIu64 " steps watched: hooks %.2f %%, waiting %.2f %%, writer thread %.2f %% of "
+           "%.1f s; %.0f records and %.1f KB a step",
+           counters->steps, percent * (double)counters->hook_ns,
+           percent * (double)counters->wait_ns, percent * (double)counters->writer_cpu_ns,
+           (double)run_ns / 1e9, (double)counters->records / steps, (double)bytes / 1e3 / steps);
+}

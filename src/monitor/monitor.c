@@ -8,12 +8,14 @@
 #include "base/mem.h"
 #include "monitor/box.h"
 #include "monitor/configs.h"
+#include "monitor/console.h"
 #include "monitor/hooks.h"
 #include "monitor/resume.h"
 #include "monitor/run.h"
 #include "monitor/writer.h"
 
-#define FIRST_CAPACITY 1024 /* records of a step before memory is asked for again */
+#define LONG_RUN_NS UINT64_C(10000000000) /* at its end the cost is told */
+#define FIRST_CAPACITY 1024               /* records of a step before memory is asked for again */
 
 struct tp_monitor {
     tp_configs *configs;
@@ -33,6 +35,7 @@ struct tp_monitor {
     uint32_t micro_steps;
     uint32_t flags; /* TP_BATCH_… of the open step */
     unsigned generation;
+    uint64_t opened_ns; /* monotonic clock */
     atomic_bool closing;
     atomic_ullong hook_ns, errors, skipped;
     char base[TP_PATH_MAX];
@@ -149,6 +152,7 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
     if (monitor == NULL) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory for a monitor");
     }
+    monitor->opened_ns = tp_clock_monotonic();
     monitor->watch_defaults = options->watch_defaults != 0;
     tp_status status = tp_configs_read(&monitor->configs, monitor->watch_defaults,
                                        options->config_path, options->config_text, error);
@@ -559,7 +563,14 @@ tp_status tp_monitor_finish(tp_monitor *monitor)
     if (first && monitor->step != NULL && tp_step_count(monitor->step) > 0) {
         end_step(monitor, TP_BATCH_PARTIAL);
     }
-    return tp_writer_finish(monitor->writer);
+    const tp_status status = tp_writer_finish(monitor->writer);
+    const uint64_t run_ns = tp_clock_monotonic() - monitor->opened_ns;
+    tp_monitor_counters counters;
+    tp_monitor_get_counters(monitor, &counters);
+    if (first && counters.records > 0 && counters.steps > 0 && run_ns >= LONG_RUN_NS) {
+        tp_console_cost(&counters, run_ns);
+    }
+    return status;
 }
 
 tp_status tp_monitor_close(tp_monitor **out)

@@ -277,6 +277,15 @@ void tp_output_follow(tp_output *output, const tp_batch *batch)
     update_counters(output);
 }
 
+uint64_t tp_output_bytes(const tp_output *output)
+{
+    uint64_t bytes = atomic_load(&output->bytes_journal);
+    for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
+        bytes += atomic_load(&output->bytes_followers[i]);
+    }
+    return bytes;
+}
+
 void tp_output_get_counters(const tp_output *output, tp_monitor_counters *counters)
 {
     counters->alerts = atomic_load(&output->alert_count);

@@ -27,6 +27,9 @@ void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *las
 /* After it: the followers. */
 void tp_output_follow(tp_output *output, const tp_batch *batch);
 
+/* Written so far, to the journal and by all followers. */
+uint64_t tp_output_bytes(const tp_output *output);
+
 /* bytes_…, alerts, followed_steps. */
 void tp_output_get_counters(const tp_output *output, tp_monitor_counters *counters);
 

@@ -56,7 +56,8 @@ struct tp_writer {
     uint32_t spare_count;
 
     atomic_ullong steps, records, gaps, journaled, wait_ns, cpu_ns;
-    tp_status result; /* of the thread, once it has ended */
+    uint64_t bytes, bytes_told; /* written to all files; of these, told of in batches */
+    tp_status result;           /* of the thread, once it has ended */
 };
 
 static void wait_for(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until_ns)
@@ -77,6 +78,8 @@ static tp_status view_entry(tp_writer *writer, const entry *e, tp_batch *batch)
         uint64_t cpu = tp_clock_thread_cpu();
         batch->writer_ns = cpu - atomic_load(&writer->cpu_ns);
         atomic_store(&writer->cpu_ns, cpu);
+        writer->bytes = tp_output_bytes(writer->output);
+        batch->bytes = writer->bytes - writer->bytes_told;
     }
     return status;
 }
@@ -224,6 +227,7 @@ static void mark_journaled(tp_writer *writer, const entry *e)
     if (e->step != NULL) {
         tp_step_set_stored(e->step);
     }
+    writer->bytes_told = writer->bytes;
     atomic_fetch_add(&writer->journaled, 1);
     pthread_mutex_lock(&writer->lock);
     writer->unjournaled--;

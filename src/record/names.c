@@ -66,6 +66,19 @@ const char *tp_quantity_name(uint32_t quantity)
     return quantity < LENGTH(quantity_names) ? quantity_names[quantity] : NULL;
 }
 
+uint64_t tp_quantities_describe(uint32_t bits, char *text, uint64_t size)
+{
+    uint64_t used = 0;
+    text[0] = '\0';
+    for (uint32_t quantity = 1; quantity < LENGTH(quantity_names); quantity++) {
+        if ((bits >> quantity & 1) != 0 && used < size) {
+            used += (uint64_t)snprintf(text + used, size - used, "%s%s", used > 0 ? " " : "",
+                                       quantity_names[quantity]);
+        }
+    }
+    return used < size ? used : size - 1;
+}
+
 const char *tp_role_name(uint32_t role)
 {
     return role < LENGTH(role_names) ? role_names[role] : NULL;

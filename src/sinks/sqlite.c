@@ -28,6 +28,9 @@ static const char schema[] =
     "  rank INTEGER NOT NULL, pp_stage INTEGER, micro_steps INTEGER NOT NULL,"
     "  skipped INTEGER NOT NULL, wall_ns INTEGER NOT NULL, duration_ns INTEGER NOT NULL,"
     "  hook_ns INTEGER NOT NULL, errors INTEGER NOT NULL, records INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS cost ("
+    "  step_id INTEGER PRIMARY KEY, wait_ns INTEGER NOT NULL, writer_ns INTEGER NOT NULL,"
+    "  bytes INTEGER NOT NULL, left_out TEXT NOT NULL, zoom INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS value ("
     "  step_id INTEGER NOT NULL, series_id INTEGER NOT NULL, position INTEGER NOT NULL,"
     "  dtype TEXT NOT NULL, shape TEXT NOT NULL, count INTEGER NOT NULL, nan INTEGER NOT NULL,"
@@ -39,7 +42,7 @@ static const char schema[] =
     "  rule TEXT NOT NULL, op TEXT, value REAL, baseline REAL, threshold REAL,"
     "  samples INTEGER NOT NULL, message TEXT NOT NULL);";
 
-enum { ADD_SERIES, FIND_SERIES, ADD_STEP, ADD_VALUE, ADD_ALERT, STATEMENTS };
+enum { ADD_SERIES, FIND_SERIES, ADD_STEP, ADD_COST, ADD_VALUE, ADD_ALERT, STATEMENTS };
 
 static const char *const statements[STATEMENTS] = {
     [ADD_SERIES] = "INSERT OR IGNORE INTO series (name, row, quantity, role, vpp_stage, slot, call,"
@@ -47,6 +50,7 @@ static const char *const statements[STATEMENTS] = {
     [FIND_SERIES] = "SELECT id FROM series WHERE name IS ?1 AND quantity IS ?3 AND role IS ?4 AND"
                     " vpp_stage IS ?5 AND slot IS ?6 AND call IS ?7 AND micro_step IS ?8",
     [ADD_STEP] = "INSERT INTO step VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    [ADD_COST] = "INSERT INTO cost VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     [ADD_VALUE] = "INSERT INTO value VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, "
                   "?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
     [ADD_ALERT] = "INSERT INTO alert VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
@@ -224,6 +228,20 @@ static tp_status add_value(database *sink, const tp_record *record, const tp_nam
     return step_statement(sink, ADD_VALUE, error);
 }
 
+static tp_status add_cost(database *sink, const tp_batch *batch, tp_error *error)
+{
+    char left_out[TP_QUANTITIES_TEXT];
+    sqlite3_stmt *add = sink->made[ADD_COST];
+    tp_quantities_describe(batch->left_out, left_out, sizeof left_out);
+    bind_number(add, 1, sink->step_id);
+    bind_number(add, 2, batch->wait_ns);
+    bind_number(add, 3, batch->writer_ns);
+    bind_number(add, 4, batch->bytes);
+    bind_text(add, 5, left_out);
+    bind_number(add, 6, batch->zoom);
+    return step_statement(sink, ADD_COST, error);
+}
+
 static tp_status add_step(database *sink, const tp_batch *batch, tp_error *error)
 {
     sqlite3_stmt *add = sink->made[ADD_STEP];
@@ -243,7 +261,8 @@ static tp_status add_step(database *sink, const tp_batch *batch, tp_error *error
     bind_number(add, 10, batch->hook_ns);
     bind_number(add, 11, batch->errors);
     bind_number(add, 12, batch->count);
-    return step_statement(sink, ADD_STEP, error);
+    tp_status status = step_statement(sink, ADD_STEP, error);
+    return status == TP_OK ? add_cost(sink, batch, error) : status;
 }
 
 /* Ends the transaction: what went wrong leaves nothing behind. */
@@ -328,14 +347,14 @@ static tp_status database_write_alerts(void *private, uint64_t step, const tp_re
 /* Takes out what the cursor doesn't speak of: it comes again. */
 static tp_status cut_back(database *sink, const uint8_t *cursor, tp_error *error)
 {
-    char sql[256];
+    char sql[320];
     sink->step_id = cursor != NULL ? tp_get_u64(cursor) : 0;
     sink->alert_id = cursor != NULL ? tp_get_u64(cursor + 8) : 0;
     snprintf(sql, sizeof sql,
              "BEGIN IMMEDIATE; DELETE FROM value WHERE step_id > %" PRIu64
              "; DELETE FROM alert WHERE rowid > %" PRIu64 "; DELETE FROM step WHERE id > %" PRIu64
-             "; COMMIT",
-             sink->step_id, sink->alert_id, sink->step_id);
+             "; DELETE FROM cost WHERE step_id > %" PRIu64 "; COMMIT",
+             sink->step_id, sink->alert_id, sink->step_id, sink->step_id);
     return run(sink, sql, "cut back", error);
 }
 
@@ -361,8 +380,9 @@ static tp_status database_rewind(void *private, uint64_t step, tp_error *error)
              "BEGIN IMMEDIATE;"
              "DELETE FROM value WHERE step_id IN (SELECT id FROM step WHERE step >= %" PRIu64 ");"
              "DELETE FROM alert WHERE step_id IN (SELECT id FROM step WHERE step >= %" PRIu64 ");"
+             "DELETE FROM cost WHERE step_id IN (SELECT id FROM step WHERE step >= %" PRIu64 ");"
              "DELETE FROM step WHERE step >= %" PRIu64 "; COMMIT",
-             step, step, step);
+             step, step, step, step);
     tp_status status = run(sink, sql, "cut back", error);
     if (status != TP_OK) {
         sqlite3_exec(sink->db, "ROLLBACK", NULL, NULL, NULL);

@@ -22,6 +22,7 @@
 
 #define PREFIX "events.out.tfevents."
 #define SUFFIX ".tensorprobe"
+#define COST_TAG "tensorprobe/"
 #define SESSION_START 1
 #define FILE_BYTES (UINT64_C(32) << 20) /* then the next step goes into another file */
 #define MOST_MAPS 1000u                 /* of 34 KB each */
@@ -37,6 +38,7 @@ typedef struct tensorboard {
     uint64_t tags;    /* in the file */
     uint64_t other_count; /* series that have no tags of their own */
     bool has_told;        /* about them */
+    bool tells_cost;      /* the tags of the monitor's own cost are in the file */
     bool explains;        /* the page and the layout are still to be written */
     tp_others others;
     tp_map map_places; /* tp_series → place in maps */
@@ -274,6 +276,7 @@ static void end_file(tensorboard *sink)
     tp_file_close(sink->fd);
     sink->fd = -1;
     sink->tags = 0;
+    sink->tells_cost = false;
     sink->other_count = 0;
     tp_blocks_free(&sink->values);
 }
@@ -325,6 +328,30 @@ static void put_others(tensorboard *sink)
             sink->tags, sink->other_count);
     }
     tp_others_put(&sink->others, sink->options.rank, &sink->summary);
+}
+
+/* What the step and the monitor's part of it took: an event of its own. */
+static void put_cost(tensorboard *sink, const tp_batch *batch)
+{
+    const struct {
+        char tag[32];
+        double value;
+    } values[] = {
+        {COST_TAG "step_ms", (double)(batch->end_ns - batch->begin_ns) / 1e6},
+        {COST_TAG "hook_ms", (double)batch->hook_ns / 1e6},
+        {COST_TAG "wait_ms", (double)batch->wait_ns / 1e6},
+        {COST_TAG "writer_ms", (double)batch->writer_ns / 1e6},
+        {COST_TAG "bytes", (double)batch->bytes},
+        {COST_TAG "records", (double)batch->count},
+    };
+    tp_buf_clear(&sink->summary);
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        char tag[sizeof values[0].tag];
+        memcpy(tag, values[i].tag, sizeof tag);
+        tp_event_put_scalar(&sink->summary, tag, values[i].value, !sink->tells_cost);
+    }
+    sink->tells_cost = true;
+    put_summary(sink, batch);
 }
 
 /* Appends what lies in frames. */
@@ -384,6 +411,9 @@ static tp_status tensorboard_write(void *private, const tp_batch *batch, const t
     if (status == TP_OK && sink->explains) {
         status = explain(sink, batch, names, error);
         sink->explains = status != TP_OK;
+    }
+    if (status == TP_OK) {
+        put_cost(sink, batch);
     }
     tp_buf_clear(&sink->summary);
     tp_others_clear(&sink->others);

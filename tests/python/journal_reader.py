@@ -35,6 +35,7 @@ HEADER = (
     "step rank attempt pp_stage flags micro_steps unfilled begin_ns end_ns wall_ns hook_ns wait_ns "
     "writer_ns errors count"
 ).split()
+HEADER_4 = "bytes left_out zoom".split()
 
 OVERVIEW_ROW = "first_step last_step key count nan inf norm_min norm_max".split()
 
@@ -206,6 +207,8 @@ def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
         elif type_ == BATCH:
             h, r, *values = struct.unpack_from("<IIQIIiIIIQQqQQQQQ", payload)
             item.header = dict(zip(HEADER, values, strict=True))
+            later = struct.unpack_from("<QII", payload, 112) if h >= 128 else (0, 0, 0)
+            item.header |= zip(HEADER_4, later, strict=True)
             if not item.header["flags"] & 2:
                 count = item.header["count"]
                 item.records = _without_differences(_records(payload, h, r, count))

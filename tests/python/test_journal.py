@@ -77,6 +77,9 @@ def expected_header(s: int) -> dict[str, int]:
         "wait_ns": 7,
         "writer_ns": 8,
         "errors": 2**64 - 1,
+        "bytes": 2**64 - 1 - s,
+        "left_out": s << 1,
+        "zoom": s % 3,
         "count": 1 if s == 0 else s * 7 % 50,
     }
 

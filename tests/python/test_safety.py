@@ -105,6 +105,7 @@ def test_every_name_comes_back(tmp_path: Path) -> None:
     events = EventAccumulator(str(directory))
     events.Reload()
     tags = set(events.PluginTagToContent("scalars"))
+    tags = {tag for tag in tags if not tag.startswith("tensorprobe/")}
     assert tags == {f"0:{name}/rank0/post_grad_max" for name in NAMES}
     runs = tensorprobe.open(directory)
     series = pa.table(runs.series()).to_pylist()

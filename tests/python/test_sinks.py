@@ -37,7 +37,9 @@ DTYPES = {1: "torch.float64", 2: "torch.float32", 3: "torch.float16", 4: "torch.
 NAMES = ["", "fc1", "layers.0.mlp", 'odd,"name"', "weiß", "a b", "layers.0.mlp.weight", "x" * 200]
 
 
-ABOUT = {"tensorprobe/tags", "custom_scalars__config__"}
+COST = {f"tensorprobe/{what}" for what in ("bytes", "records")}
+COST |= {f"tensorprobe/{what}_ms" for what in ("step", "hook", "wait", "writer")}
+ABOUT = {"tensorprobe/tags", "custom_scalars__config__"} | COST
 
 
 @dataclass

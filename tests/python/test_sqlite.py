@@ -112,6 +112,12 @@ def test_every_value(tmp_path: Path) -> None:
         assert row["wall_ns"] == step.wall_ns
         assert row["duration_ns"] == step.end_ns - step.begin_ns
         assert row["pp_stage"] is None
+    costs = rows_of(directory / "values.sqlite", "SELECT * FROM cost ORDER BY step_id")
+    for row, step in zip(costs, Journal(directory).steps(), strict=True):
+        assert row["wait_ns"] == step.wait_ns
+        assert row["writer_ns"] == step.writer_ns > 0
+        assert row["bytes"] == step.bytes
+        assert (row["left_out"], row["zoom"]) == ("", 0)
     alerts = rows_of(
         directory / "values.sqlite",
         "SELECT step, row, quantity, rule, op, value, baseline, position, message FROM alert"

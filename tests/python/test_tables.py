@@ -206,6 +206,9 @@ def test_runs_keys_and_steps(folder: Path) -> None:
     headers = [item.header for item, _ in items if item.type == BATCH]
     for row, header in zip(steps, headers, strict=True):
         assert row["time"].value == header["wall_ns"]
+        assert row.pop("left_out") == " ".join(
+            name for number, name in enumerate(QUANTITIES, 1) if header["left_out"] >> number & 1
+        )
         for name in row.keys() & header.keys():
             assert row[name] == header[name], name
 

@@ -233,3 +233,26 @@ def test_a_file_that_no_cursor_speaks_of_is_not_read_twice(tmp_path: Path) -> No
         model(torch.ones(1)).backward()
         optimizer.step()
     assert list(directory.glob("events.*")) == [first]
+
+
+def test_the_monitors_own_cost(tmp_path: Path) -> None:
+    """Tags of what a step took, as the journal has it; bytes are those that the files have."""
+    directory = record(tmp_path, [[1.0, 2.0]] * 5)
+    steps = list(tensorprobe.Journal(directory).steps())
+    events = read(directory)
+
+    def values(tag: str) -> list[float]:
+        found = events.Tensors(f"tensorprobe/{tag}")
+        assert [event.step for event in found] == [step.step for step in steps]
+        return [event.tensor_proto.double_val[0] for event in found]
+
+    assert values("step_ms") == [(step.end_ns - step.begin_ns) / 1e6 for step in steps]
+    assert values("hook_ms") == [step.hook_ns / 1e6 for step in steps]
+    assert values("wait_ms") == [step.wait_ns / 1e6 for step in steps]
+    assert values("writer_ms") == [step.writer_ns / 1e6 for step in steps]
+    assert values("records") == [2.0] * 5
+    assert values("bytes") == [float(step.bytes) for step in steps]
+    assert steps[0].bytes == 0  # nothing had been written
+    files = [*Path(directory).glob("journal/*"), *Path(directory).glob("events.*")]
+    whole = sum(path.stat().st_size for path in files)
+    assert whole / 2 < sum(step.bytes for step in steps) < whole  # all but those of the last step

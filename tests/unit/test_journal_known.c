@@ -114,6 +114,9 @@ static tp_batch make_batch(uint64_t s, tp_record *records)
                       .wait_ns = 7,
                       .writer_ns = 8,
                       .errors = UINT64_MAX,
+                      .bytes = UINT64_MAX - s,
+                      .left_out = (uint32_t)s << 1,
+                      .zoom = (uint32_t)s % 3,
                       .count = s == 0 ? 1 : s * 7 % 50,
                       .records = s % 10 == 9 ? NULL : records};
     fill(records, s, batch.count);

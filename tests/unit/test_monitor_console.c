@@ -111,10 +111,32 @@ static void test_lines(void **state)
     tp_registry_free(registry);
 }
 
+static void test_cost(void **state)
+{
+    (void)state;
+    const tp_monitor_counters counters = {.steps = 40,
+                                          .records = 80,
+                                          .hook_ns = 250000000,
+                                          .wait_ns = 10000000,
+                                          .writer_cpu_ns = 125000000,
+                                          .bytes_journal = 3000,
+                                          .bytes_csv = 800,
+                                          .bytes_tensorboard = 200};
+    tp_buf text = TP_BUF_INIT;
+    begin_capture();
+    tp_console_cost(&counters, 10000000000);
+    end_capture(&text);
+    assert_string_equal(text.data,
+                        "tensorprobe: 40 steps watched: hooks 2.50 %, waiting 0.10 %, writer "
+                        "thread 1.25 % of 10.0 s; 2 records and 0.1 KB a step\n");
+    tp_buf_free(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
