@@ -15,6 +15,11 @@ typedef struct tp_cursor {
     tp_position position; /* in the journal, behind that step's batch */
 } tp_cursor;
 
+static inline bool tp_position_is_before(tp_position a, tp_position b)
+{
+    return a.segment < b.segment || (a.segment == b.segment && a.offset < b.offset);
+}
+
 /* Reads path. A missing file is an empty cursor and an empty blob. blob: bytes of the follower's
  * own (file offsets …). TP_ERR_CORRUPT when the checksum is wrong. */
 tp_status tp_cursor_load(const char *path, tp_cursor *cursor, tp_buf *blob, tp_error *error);

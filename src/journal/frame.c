@@ -11,6 +11,7 @@
 
 #define CODEC_NONE 0
 #define CODEC_ZSTD 1
+#define SCAN_SIZE 65536u /* bytes looked through at a time for the next frame behind damage */
 #define ZSTD_LEVEL 1
 
 static const uint8_t segment_magic[8] = {0x89, 'T', 'P', 'J', '\r', '\n', 0x1a, '\n'};
@@ -150,6 +151,29 @@ bool tp_frame_get(const uint8_t *bytes, uint64_t offset, tp_frame *frame)
                         .offset = offset,
                         .payload_crc = tp_get_u32(bytes + 32)};
     return frame->stored_size <= TP_FRAME_PAYLOAD_MAX && frame->raw_size <= TP_FRAME_PAYLOAD_MAX;
+}
+
+tp_status tp_frame_find(int fd, const char *path, uint64_t from, tp_buf *bytes, uint64_t *found,
+                        tp_error *error)
+{
+    for (;;) {
+        tp_frame frame;
+        tp_status status = tp_file_read_at(fd, path, from, SCAN_SIZE, bytes, error);
+        if (status != TP_OK) {
+            return status;
+        }
+        if (bytes->size < TP_FRAME_HEADER_SIZE) {
+            return TP_END;
+        }
+        size_t starts = bytes->size - TP_FRAME_HEADER_SIZE + 1;
+        for (size_t i = 0; i < starts; i++) {
+            if (tp_frame_get(bytes->data + i, from + i, &frame)) {
+                *found = from + i;
+                return TP_OK;
+            }
+        }
+        from += starts;
+    }
 }
 
 tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,

@@ -59,6 +59,10 @@ void tp_frame_move(tp_buf *out, const tp_frame *frame, const uint8_t *stored, ui
  * not check. */
 bool tp_frame_get(const uint8_t *bytes, uint64_t offset, tp_frame *frame);
 
+/* The offset of the first frame header that checks, from this one on. TP_END: there is none. */
+tp_status tp_frame_find(int fd, const char *path, uint64_t from, tp_buf *bytes, uint64_t *found,
+                        tp_error *error);
+
 /* Unpacks a frame's payload into raw. TP_ERR_CORRUPT, TP_ERR_NOMEM. */
 tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
                           tp_buf *raw);

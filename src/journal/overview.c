@@ -156,6 +156,24 @@ void tp_overviews_add(tp_overviews *overviews, const tp_batch *batch)
     }
 }
 
+void tp_overviews_add_rows(tp_overviews *overviews, uint32_t level, const tp_overview *rows,
+                           uint64_t count)
+{
+    const uint64_t width = tp_overview_width(level);
+    uint64_t span = UINT64_MAX;
+    for (uint64_t i = 0; i < count && !overviews->failed; i++) {
+        const uint64_t here = width == 0 ? 0 : rows[i].first_step / width;
+        if (here != span) {
+            go_to_step(overviews, rows[i].first_step);
+            span = here;
+        }
+        tp_overview *row = rows[i].count > 0 ? find(overviews, rows[i].key) : NULL;
+        if (row != NULL) {
+            merge(row, &rows[i]);
+        }
+    }
+}
+
 void tp_overviews_finish(tp_overviews *overviews)
 {
     if (overviews->width != 0) {

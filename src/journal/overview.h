@@ -33,6 +33,11 @@ typedef struct tp_overviews {
 /* Takes in the records of a batch whose keys are below 2^24, as a writer's are. */
 void tp_overviews_add(tp_overviews *overviews, const tp_batch *batch);
 
+/* Takes in the rows of a level of another segment, whose steps come behind those that are in
+ * already. What levels below it hold then is senseless. */
+void tp_overviews_add_rows(tp_overviews *overviews, uint32_t level, const tp_overview *rows,
+                           uint64_t count);
+
 /* Ends every span. Nothing may be added before tp_overviews_clear. */
 void tp_overviews_finish(tp_overviews *overviews);
 

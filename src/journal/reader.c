@@ -15,10 +15,9 @@
 #include "journal/index.h"
 #include "journal/overview.h"
 #include "journal/records.h"
-#include "journal/retention.h"
+#include "journal/thin.h"
 
-#define SEGMENT_OVER 2   /* a status of look: before it goes on to the next segment */
-#define SCAN_SIZE 65536u /* bytes looked through at a time for the next frame behind damage */
+#define SEGMENT_OVER 2 /* a status of look: before it goes on to the next segment */
 
 struct tp_reader {
     char folder[TP_PATH_MAX];
@@ -169,29 +168,6 @@ static tp_status look_here(tp_reader *reader, tp_look *look, tp_error *error)
                : TP_ERR_CORRUPT;
 }
 
-/* The first frame header that checks, from this offset on. TP_END: none. */
-static tp_status find_frame(tp_reader *reader, uint64_t from, uint64_t *found, tp_error *error)
-{
-    for (;;) {
-        tp_frame frame;
-        tp_status status = read_bytes(reader, from, SCAN_SIZE, error);
-        if (status != TP_OK) {
-            return status;
-        }
-        if (reader->stored.size < TP_FRAME_HEADER_SIZE) {
-            return TP_END;
-        }
-        size_t starts = reader->stored.size - TP_FRAME_HEADER_SIZE + 1;
-        for (size_t i = 0; i < starts; i++) {
-            if (tp_frame_get(reader->stored.data + i, from + i, &frame)) {
-                *found = from + i;
-                return TP_OK;
-            }
-        }
-        from += starts;
-    }
-}
-
 static tp_status enter(tp_reader *reader, uint64_t segment, tp_error *error)
 {
     char path[TP_PATH_MAX];
@@ -271,7 +247,8 @@ static tp_status look(tp_reader *reader, tp_look *seen, tp_error *error)
         tp_status status = look_here(reader, seen, error);
         if (status == TP_ERR_CORRUPT) {
             uint64_t found = 0;
-            status = find_frame(reader, seen->behind, &found, error);
+            status = tp_frame_find(reader->fd, reader->path, seen->behind, &reader->stored, &found,
+                                   error);
             if (status == TP_OK && looked_again) {
                 status = fail_here(reader, error, TP_ERR_CORRUPT, seen->wrong, reader->at.offset);
                 reader->at.offset = found;
@@ -315,6 +292,7 @@ static tp_status take_payload(tp_reader *reader, uint32_t frame_type, tp_batch *
 {
     tp_status status = TP_OK;
     uint32_t level = TP_INDEX_NO_LEVEL;
+    tp_removed removed = {0};
     switch (frame_type) {
     case TP_FRAME_DEFINITIONS:
         return tp_definitions_get(&reader->definitions, &reader->payload);
@@ -331,7 +309,10 @@ static tp_status take_payload(tp_reader *reader, uint32_t frame_type, tp_batch *
         *type = TP_ITEM_ALERTS;
         return tp_records_get_alerts(&reader->payload, batch, &reader->records);
     case TP_FRAME_REMOVED:
-        status = tp_removed_get(&reader->payload, batch, &reader->removed_last);
+        status = tp_removed_get(&reader->payload, &removed);
+        batch->step = removed.first_step;
+        batch->count = removed.batches;
+        reader->removed_last = removed.last_step;
         if (!reader->is_repeated && batch->step <= reader->segment_last &&
             reader->removed_last >= reader->first_step) {
             *type = TP_ITEM_REMOVED;
@@ -469,7 +450,8 @@ tp_status tp_reader_seek(tp_reader *reader, tp_position position, tp_error *erro
     while (status == TP_OK && reader->at.offset < position.offset) {
         status = look_here(reader, &seen, error);
         if (status == TP_ERR_CORRUPT) {
-            status = find_frame(reader, seen.behind, &reader->at.offset, error);
+            status = tp_frame_find(reader->fd, reader->path, seen.behind, &reader->stored,
+                                   &reader->at.offset, error);
         } else if (status == TP_OK && seen.frame.type == TP_FRAME_DEFINITIONS) {
             status = take(reader, &seen, &batch, &type, error);
             status = status == TP_ERR_CORRUPT ? TP_OK : status;

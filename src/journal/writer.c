@@ -20,6 +20,7 @@ struct tp_journal {
     tp_buf settings; /* empty: none are told */
     tp_retention limits;
     bool has_warned; /* that they can't be kept */
+    bool has_warned_of_waiting;
     uint64_t bytes;  /* since open */
     tp_position end; /* of what has been written */
     uint64_t segment;
@@ -163,6 +164,26 @@ static tp_status put_end(tp_journal *journal, uint32_t type, tp_error *error)
     return status;
 }
 
+/* Says once each what can't be kept, and what is lost to whom. */
+static void keep_limits(tp_journal *journal)
+{
+    tp_error error;
+    tp_waiting waiting;
+    if (tp_retention_apply(&journal->limits, journal->folder, journal->segment, &waiting, &error) !=
+            TP_OK &&
+        !journal->has_warned) {
+        journal->has_warned = true;
+        tp_log(TP_LOG_WARNING, "the journal grows beyond what is to be kept: %s", error.message);
+    }
+    if (waiting.segments > 0 && !journal->has_warned_of_waiting) {
+        journal->has_warned_of_waiting = true;
+        tp_log(TP_LOG_WARNING,
+               "%s: steps are removed that %s has not come to: the journal had grown to twice of "
+               "what is to be kept",
+               journal->folder, waiting.cursor);
+    }
+}
+
 /* A full segment ends in a mark, so that damage to its last step shows. When the mark can't be
  * written, the segment ends without: the journal itself is not worse for it. */
 static void end_segment(tp_journal *journal)
@@ -172,12 +193,8 @@ static void end_segment(tp_journal *journal)
     if (journal->fd >= 0) {
         leave_segment(journal);
     }
-    tp_error error;
-    if ((journal->limits.bytes > 0 || journal->limits.seconds > 0) &&
-        tp_retention_apply(&journal->limits, journal->folder, journal->segment, &error) != TP_OK &&
-        !journal->has_warned) {
-        journal->has_warned = true;
-        tp_log(TP_LOG_WARNING, "the journal grows beyond what is to be kept: %s", error.message);
+    if (journal->limits.bytes > 0 || journal->limits.seconds > 0) {
+        keep_limits(journal);
     }
 }
 

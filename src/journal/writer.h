@@ -2,6 +2,7 @@
 #ifndef TP_JOURNAL_WRITER_H
 #define TP_JOURNAL_WRITER_H
 
+#include "base/buf.h"
 #include "journal/retention.h"
 #include "record/registry.h"
 #include "tensorprobe/reader.h"

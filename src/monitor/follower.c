@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "journal/cursor.h"
 #include "journal/frame.h"
-#include "journal/retention.h"
+#include "journal/thin.h"
 
 #define NEVER UINT64_MAX
 #define RETRY_NS UINT64_C(1000000000)
@@ -114,9 +114,10 @@ bool tp_follower_has_beginning(const char *directory)
     char folder[TP_PATH_MAX];
     uint64_t first;
     uint64_t last;
+    tp_removed removed;
     return tp_path_join(folder, directory, "journal") == TP_OK &&
            tp_segment_find(folder, 0, &first, &last) == TP_OK && first == 0 &&
-           !tp_segment_is_thin(folder, 0);
+           !tp_segment_is_thin(folder, 0, &removed);
 }
 
 /* Somebody has removed or cut the files: makes the sink begin anew, to be fed from the journal. */

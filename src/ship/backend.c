@@ -43,6 +43,21 @@ tp_status tp_backend_find(const tp_backend **out, const tp_url *url, tp_error *e
                    "a file is no server; \"format\": \"sqlite\" writes one beside each journal");
 }
 
+/* FNV-1a. */
+uint32_t tp_backend_hash(const tp_url *url)
+{
+    char text[1024];
+    uint32_t hash = 2166136261u;
+    tp_url_describe(url, text, sizeof text);
+    for (const char *c = text; *c != '\0'; c++) {
+        hash = (hash ^ (uint8_t)*c) * 16777619u;
+    }
+    for (const char *c = url->query != NULL ? url->query : ""; *c != '\0'; c++) {
+        hash = (hash ^ (uint8_t)*c) * 16777619u;
+    }
+    return hash;
+}
+
 void tp_dialect_put_table(tp_buf *sql, const tp_dialect *dialect, const tp_table *table)
 {
     const char *const types[] = {

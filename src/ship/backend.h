@@ -64,6 +64,9 @@ extern const tp_backend tp_backend_postgres;
 extern const tp_backend tp_backend_mariadb;
 extern const tp_backend tp_backend_line;
 
+/* What tells servers apart in the names of cursors; made without secrets. */
+uint32_t tp_backend_hash(const tp_url *url);
+
 /* CREATE TABLE statements of all tables, in the words of a server. */
 typedef struct tp_dialect {
     const char *quote;   /* around names */

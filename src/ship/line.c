@@ -45,26 +45,11 @@ static line_run *run_of(const line_server *server, int64_t number)
     return (line_run *)(void *)server->runs.data + number;
 }
 
-/* FNV-1a of what names the server, without its secrets. */
-static uint32_t hash_url(const tp_url *url)
-{
-    char text[1024];
-    uint32_t hash = 2166136261u;
-    tp_url_describe(url, text, sizeof text);
-    for (const char *c = text; *c != '\0'; c++) {
-        hash = (hash ^ (uint8_t)*c) * 16777619u;
-    }
-    for (const char *c = url->query != NULL ? url->query : ""; *c != '\0'; c++) {
-        hash = (hash ^ (uint8_t)*c) * 16777619u;
-    }
-    return hash;
-}
-
 static tp_status line_open(void *private, const tp_url *url, tp_error *error)
 {
     line_server *server = private;
     server->url = url;
-    server->cursor_id = hash_url(url);
+    server->cursor_id = tp_backend_hash(url);
     return tp_web_open(&server->web, error);
 }
 

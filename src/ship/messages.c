@@ -27,7 +27,9 @@ typedef struct source {
     tp_position position; /* read up to here, */
     tp_position stored;   /* and known to people up to here */
     uint64_t step;        /* last one that was read */
-    int64_t wall_ns;      /* of it */
+    uint32_t attempt;
+    tp_cursor told;  /* any: alerts up to its step are known to people; read again nevertheless */
+    int64_t wall_ns; /* of it */
     struct {
         uint64_t number;
         uint32_t kind;
@@ -69,7 +71,16 @@ static tp_status open_source(post *p, tp_member *member, tp_error *error)
         status = tp_fail(error, TP_ERR_NOMEM, "no memory for messages");
     }
     if (status == TP_OK && cursor.any) {
+        s->told = (tp_cursor){0};
         status = tp_reader_seek(s->reader, cursor.position, error);
+        if (status == TP_ERR_ARGUMENT) {
+            /* The segment has lost its steps. Its alerts are still there. */
+            s->told = cursor;
+            tp_reader_close(&s->reader);
+            status = tp_reader_open(&s->reader, member->directory, error);
+        }
+        s->step = cursor.step;
+        s->attempt = cursor.attempt;
         s->position = cursor.position;
         s->stored = cursor.position;
     }
@@ -170,6 +181,12 @@ static tp_status add_alerts(post *p, source *s, const tp_item *item, tp_error *e
     return status == TP_OK ? TP_OK : tp_fail(error, status, "no memory for messages");
 }
 
+static bool is_told(const source *s, const tp_batch *batch)
+{
+    return s->told.any && (batch->attempt < s->told.attempt ||
+                           (batch->attempt == s->told.attempt && batch->step <= s->told.step));
+}
+
 static tp_status read_source(post *p, source *s, tp_error *error)
 {
     while (__atomic_load_n(p->stop, __ATOMIC_ACQUIRE) == 0) {
@@ -180,14 +197,17 @@ static tp_status read_source(post *p, source *s, tp_error *error)
         }
         if (status == TP_OK && item.type == TP_ITEM_BATCH) {
             s->step = item.batch.step;
+            s->attempt = item.batch.attempt;
             s->wall_ns = item.batch.wall_ns;
-        } else if (status == TP_OK && item.type == TP_ITEM_ALERTS) {
+        } else if (status == TP_OK && item.type == TP_ITEM_ALERTS && !is_told(s, &item.batch)) {
             status = add_alerts(p, s, &item, error);
         }
         if (status != TP_OK) {
             return status;
         }
-        s->position = item.position;
+        if (!tp_position_is_before(item.position, s->position)) {
+            s->position = item.position;
+        }
     }
     return TP_END;
 }
@@ -234,7 +254,8 @@ static void store_cursors(post *p)
         tp_reader *reader = NULL;
         tp_buf blob = TP_BUF_INIT;
         tp_error error;
-        const tp_cursor cursor = {.any = true, .step = s->step, .position = s->position};
+        const tp_cursor cursor = {
+            .any = true, .step = s->step, .attempt = s->attempt, .position = s->position};
         tp_status status = tp_reader_open(&reader, p->members.list[i].directory, &error);
         if (status == TP_OK) {
             tp_episodes_store(&p->episodes, tp_reader_run(reader)->run_id, &blob);

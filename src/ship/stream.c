@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "journal/cursor.h"
 #include "ship/series.h"
 
 #define ROWS_AT_ONCE 4096 /* handed to the server, */
@@ -28,6 +30,11 @@ struct tp_stream {
     bool has_span;
     uint64_t steps;
     tp_position place; /* where the reader stands */
+    bool has_told;     /* the journal's writer, that all before this segment is delivered */
+    uint64_t told;
+    uint64_t removed_from,
+        removed_to; /* steps that have been removed, to be said; to is the next */
+    uint64_t removed_said;
 };
 
 /* What the steps of a delivery need. */
@@ -100,9 +107,32 @@ static tp_status take_series(void *context, const tp_rows *row)
     return tp_series_take(&stream->series, row, &stream->config->selection);
 }
 
-static bool is_before(tp_position a, tp_position b)
+static tp_position begin_of(const tp_stream *stream)
 {
-    return a.segment < b.segment || (a.segment == b.segment && a.offset < b.offset);
+    return stream->config->rollup_steps > 0 ? stream->cursor.span : stream->cursor.position;
+}
+
+/* Tells the journal's writer which segments still need their steps. Where that can't be written
+ * rows are delivered all the same, and a journal that is kept small may be faster. */
+static void tell(const delivery *d)
+{
+    tp_stream *stream = d->stream;
+    const tp_position begin = begin_of(stream);
+    const tp_cursor cursor = {.any = true, .position = begin};
+    const tp_buf nothing = TP_BUF_INIT;
+    char folder[TP_PATH_MAX];
+    char path[TP_PATH_MAX];
+    char name[40];
+    if (stream->has_told && stream->told == begin.segment) {
+        return;
+    }
+    snprintf(name, sizeof name, "passed-%08x.cursor", d->link->server_hash);
+    if (tp_path_join(folder, stream->directory, "ship") == TP_OK &&
+        tp_path_join(path, folder, name) == TP_OK && tp_dir_make(folder, NULL) == TP_OK) {
+        (void)tp_cursor_store(path, &cursor, &nothing, NULL);
+    }
+    stream->has_told = true;
+    stream->told = begin.segment;
 }
 
 /* Goes to where the open span of roll-ups began, or else to the end of what is there. Where that
@@ -110,8 +140,7 @@ static bool is_before(tp_position a, tp_position b)
 static tp_status seek(delivery *d)
 {
     tp_stream *stream = d->stream;
-    const tp_position begin =
-        stream->config->rollup_steps > 0 ? stream->cursor.span : stream->cursor.position;
+    const tp_position begin = begin_of(stream);
     stream->place = (tp_position){0, 0};
     if (begin.segment == 0 && begin.offset == 0) {
         return TP_OK;
@@ -141,6 +170,7 @@ static tp_status open_journal(delivery *d)
     if (status == TP_OK) {
         stream->is_known = true;
         stream->next = stream->cursor;
+        tell(d);
         status = seek(d);
     }
     return status;
@@ -316,7 +346,7 @@ static tp_status add_batch(delivery *d, const tp_item *item)
     tp_stream *stream = d->stream;
     const tp_batch *batch = &item->batch;
     const uint64_t interval = stream->config->step_interval;
-    const bool is_old = !is_before(stream->cursor.position, item->position);
+    const bool is_old = !tp_position_is_before(stream->cursor.position, item->position);
     if ((batch->flags & (TP_BATCH_PARTIAL | TP_BATCH_GAP)) != 0) {
         return TP_OK;
     }
@@ -410,7 +440,7 @@ static tp_status add_alert(delivery *d, const tp_batch *batch, const tp_record *
 
 static tp_status add_alerts(delivery *d, const tp_item *item)
 {
-    if (!is_before(d->stream->cursor.position, item->position)) {
+    if (!tp_position_is_before(d->stream->cursor.position, item->position)) {
         return TP_OK;
     }
     tp_status status = begin(d);
@@ -436,8 +466,33 @@ static tp_status commit(delivery *d)
         stream->has_begun = false;
         stream->steps += stream->new_steps;
         stream->new_steps = 0;
+        tell(d);
     }
     return status;
+}
+
+/* Steps that are not there any more, where this delivery would have come to them. */
+static void note_removed(tp_stream *stream, const tp_item *item)
+{
+    if (item->position.segment < stream->cursor.position.segment) {
+        return;
+    }
+    if (stream->removed_to == 0) {
+        stream->removed_from = item->batch.step;
+    }
+    stream->removed_to = item->removed_last + 1;
+}
+
+static void say_removed(tp_stream *stream)
+{
+    if (stream->removed_to > stream->removed_said) {
+        tp_log(TP_LOG_WARNING,
+               "%s: steps %" PRIu64 " to %" PRIu64 " have been removed to keep the journal small: "
+               "what of them had not been delivered never will be",
+               stream->directory, stream->removed_from, stream->removed_to - 1);
+        stream->removed_said = stream->removed_to;
+    }
+    stream->removed_to = 0;
 }
 
 /* Reads until enough rows are there. TP_END: the journal has no more. */
@@ -452,10 +507,15 @@ static tp_status read_items(delivery *d)
             tp_log(TP_LOG_WARNING, "%s", tp_error_format(d->error, text, sizeof text));
             continue;
         }
+        if (status != TP_OK || item.type == TP_ITEM_BATCH) {
+            say_removed(stream);
+        }
         if (status != TP_OK) {
             return status;
         }
-        if (item.type == TP_ITEM_BATCH) {
+        if (item.type == TP_ITEM_REMOVED) {
+            note_removed(stream, &item);
+        } else if (item.type == TP_ITEM_BATCH) {
             status = add_batch(d, &item);
             n += item.batch.count + 1;
         } else if (item.type == TP_ITEM_ALERTS) {
@@ -466,7 +526,7 @@ static tp_status read_items(delivery *d)
             return status;
         }
         stream->place = item.position;
-        if (is_before(stream->next.position, item.position)) {
+        if (tp_position_is_before(stream->next.position, item.position)) {
             stream->next.position = item.position;
         }
     }

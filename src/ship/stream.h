@@ -14,6 +14,7 @@ typedef struct tp_link {
     void *private;                /* NULL: not connected */
     tp_rows rows[TP_TABLE_COUNT]; /* each with its table; empty between deliveries */
     bool failed;                  /* the last failure was the server's, not the journal's */
+    uint32_t server_hash;         /* tp_backend_hash */
 } tp_link;
 
 tp_status tp_stream_new(tp_stream **out, const char *directory, const tp_database_config *config,

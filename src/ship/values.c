@@ -196,6 +196,7 @@ tp_status tp_ship_values(const tp_ship_options *options, const int *stop, tp_shi
     tp_status status = tp_ship_find_server(options->config, &s.url, &s.link.backend, error);
     if (status == TP_OK) {
         tp_url_describe(&s.url, s.what, sizeof s.what);
+        s.link.server_hash = tp_backend_hash(&s.url);
         status = ship(&s, error);
         count(&s, report);
     }

@@ -2,7 +2,7 @@
  * no step. */
 #include "journal_file.h"
 
-#include "journal/retention.h"
+#include "journal/thin.h"
 
 /* How many alerts a reader finds; steps only where they may be. (What stays is not looked into, so
  * that it may be as senseless as it was.) */
@@ -34,6 +34,7 @@ static uint64_t read_alerts(bool is_thin, uint64_t *removed)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint64_t removed;
+    tp_removed gone;
     if (size == 0) {
         return 0;
     }
@@ -43,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const tp_status status = tp_segment_thin(folder, 0, NULL);
     check(status == TP_OK || status == TP_END || status == TP_ERR_CORRUPT);
     if (status == TP_OK) {
-        check(tp_segment_is_thin(folder, 0));
+        check(tp_segment_is_thin(folder, 0, &gone));
         check(read_alerts(true, &removed) <= before);
         check(removed == 1);
         check(tp_segment_thin(folder, 0, NULL) == TP_END);

@@ -6,6 +6,7 @@ import contextlib
 import email
 import http.server
 import json
+import math
 import sqlite3
 import ssl
 import threading
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
 from servers import PASSWORD, MariaDB, Postgres, free_port, make_certificate
 from shipping import ship, written
+from tensorprobe import _core
 
 pytestmark = pytest.mark.slow
 
@@ -257,3 +260,32 @@ def test_addresses_can_not_forge_headers(tmp_path: Path, runs: Path) -> None:
         smtp_server="localhost",
     )
     assert "without spaces" in ship("--config", config, runs, status=1).stderr
+
+
+def test_a_journal_that_is_kept_small(tmp_path: Path) -> None:
+    """The steps where the last message was sent are gone: the next alert is told nevertheless."""
+    out = tmp_path / "out"
+    config = configuration(tmp_path, recipient="command", command=["/bin/sh", "-c", f"cat >{out}"])
+    monitor = _core.Monitor(
+        config_json='{"format": "api", "alert": {"rules": [{"rule_name": "AnomalyNan"}]},'
+        '"journal": {"segment_bytes": 8000, "keep_bytes": 20000}}',
+        output_dir=str(tmp_path / "runs"),
+    )
+    keys = [monitor.key(f"w{i}", _core.GRAD_REDUCED) for i in range(5)]
+    values = torch.randn(1001, 5, 3, generator=torch.Generator().manual_seed(1))
+    values[3, 0], values[1000, 4] = math.nan, math.nan
+    for step, rows in enumerate(values):
+        for key, row in zip(keys, rows, strict=True):
+            monitor.observe(key, row)
+        monitor.step()
+        if step == 10:
+            done = ship("--config", config, tmp_path / "runs")
+            assert done.stdout.endswith("1 message sent\n")
+            assert "step 3, rank 0: AnomalyNan: first in w0" in out.read_text()
+    segments = Path(monitor.directory, "journal")
+    monitor.close()
+    assert not (segments / "000000.tpj").exists()
+    done = ship("--config", config, tmp_path / "runs")
+    assert done.stdout.endswith("1 message sent\n")
+    (message,) = json.loads(out.read_text())["messages"]
+    assert message["message"].startswith("step 1000, rank 0: AnomalyNan: first in w4")

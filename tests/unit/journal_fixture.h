@@ -82,19 +82,29 @@ static inline fixture *fixture_new(uint64_t seed, uint64_t segment_bytes)
     return f;
 }
 
-static inline void fixture_free(fixture *f)
+/* A folder with the files in it. */
+static inline void fixture_remove(const char *folder)
 {
     char path[TP_PATH_MAX];
-    DIR *listing = opendir(f->folder);
-    assert_non_null(listing);
-    for (const struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+    DIR *listing = opendir(folder);
+    for (const struct dirent *entry; listing != NULL && (entry = readdir(listing)) != NULL;) {
         if (entry->d_name[0] != '.') {
-            assert_int_equal(tp_path_join(path, f->folder, entry->d_name), TP_OK);
+            assert_int_equal(tp_path_join(path, folder, entry->d_name), TP_OK);
             unlink(path);
         }
     }
-    closedir(listing);
-    rmdir(f->folder);
+    if (listing != NULL) {
+        closedir(listing);
+    }
+    rmdir(folder);
+}
+
+static inline void fixture_free(fixture *f)
+{
+    char ship[TP_PATH_MAX];
+    assert_int_equal(tp_path_join(ship, f->directory, "ship"), TP_OK);
+    fixture_remove(f->folder);
+    fixture_remove(ship);
     rmdir(f->directory);
     for (size_t i = 0; i < f->count; i++) {
         free(f->items[i].records);

@@ -7,12 +7,15 @@
 #include "base/mem.h"
 #include "journal/cursor.h"
 #include "journal/retention.h"
+#include "journal/thin.h"
 
 #define STEPS 60u
+#define LONG_STEPS 8000u
 #define KEYS 3u
 
 static char directory[] = "/tmp/tp-keep-XXXXXX";
 static tp_registry *registry;
+static uint64_t alert_every = 10; /* steps */
 
 static int set_up(void **state)
 {
@@ -49,8 +52,8 @@ static tp_journal *open_journal(uint64_t segment_bytes, tp_retention limits)
     return journal;
 }
 
-/* The norm of key k in a step is (k + 1) · (step + 1), and NaN every 7th step. In every 10th step
- * there is an alert. */
+/* The norm of key k in a step is (k + 1) · (step + 1), and NaN every 7th step. In every alert_every-th
+ * step there is an alert. */
 static void write_step(tp_journal *journal, uint64_t step)
 {
     tp_record records[KEYS] = {0};
@@ -64,7 +67,7 @@ static void write_step(tp_journal *journal, uint64_t step)
     }
     const tp_batch batch = {.step = step, .count = KEYS, .records = records};
     assert_int_equal(tp_journal_append_batch(journal, &batch, NULL), TP_OK);
-    if (step % 10 == 0) {
+    if (step % alert_every == 0) {
         tp_record alert = {.state = TP_SLOT_DONE, .kind = TP_RECORD_ALERT};
         assert_int_equal(tp_journal_append_alerts(journal, step, &alert, 1, NULL), TP_OK);
     }
@@ -91,7 +94,7 @@ static found read_all(void)
             assert_int_equal(item.batch.step, next);
             next++;
         } else if (item.type == TP_ITEM_ALERTS) {
-            assert_int_equal(item.batch.step, 10 * f.alerts);
+            assert_int_equal(item.batch.step, alert_every * f.alerts);
             f.alerts++;
         } else if (item.type == TP_ITEM_REMOVED) {
             assert_int_equal(item.batch.step, next);
@@ -107,7 +110,7 @@ static found read_all(void)
 }
 
 /* The overviews of all steps, whether their records are there or not, by the formula above. */
-static void check_overview(uint64_t width)
+static void check_overview(uint64_t steps, uint64_t width)
 {
     tp_reader *reader = NULL;
     tp_item item;
@@ -140,8 +143,8 @@ static void check_overview(uint64_t width)
                                                                                        : "w2");
         }
     }
-    assert_int_equal(records, (uint64_t)STEPS * KEYS);
-    assert_int_equal(bad, (STEPS + 6) / 7 * KEYS);
+    assert_int_equal(records, steps * KEYS);
+    assert_int_equal(bad, (steps + 6) / 7 * KEYS);
     assert_true(rows < records);
     tp_reader_close(&reader);
 }
@@ -189,8 +192,8 @@ static void by_size(void **state)
     assert_int_equal(after.alerts, STEPS / 10);
     assert_int_equal(after.segments, before.segments);
     assert_true(total_size() < whole * 3 / 4 + 2 * 1024);
-    check_overview(0);
-    check_overview(4);
+    check_overview(STEPS, 0);
+    check_overview(STEPS, 4);
 }
 
 /* A reader that stood in a segment finds its way; a follower that has not passed one keeps it. */
@@ -209,22 +212,146 @@ static void followers_wait(void **state)
         write_step(journal, step);
     }
     char folder[TP_PATH_MAX];
+    tp_removed gone;
+    tp_waiting waiting;
     tp_path_join(folder, directory, "journal");
     const uint64_t end = tp_journal_position(journal).segment;
     const uint64_t size = total_size();
     const tp_retention limits = {size * 2 / 3, 0};
-    assert_int_equal(tp_retention_apply(&limits, folder, end, NULL), TP_OK);
+    assert_int_equal(tp_retention_apply(&limits, folder, end, &waiting, NULL), TP_OK);
     assert_int_equal(read_all().steps, STEPS);
     cursor.position.segment = 1;
     assert_int_equal(tp_cursor_store(path, &cursor, &blob, NULL), TP_OK);
-    assert_int_equal(tp_retention_apply(&limits, folder, end, NULL), TP_OK);
-    assert_true(tp_segment_is_thin(folder, 0));
-    assert_false(tp_segment_is_thin(folder, 1));
+    assert_int_equal(tp_retention_apply(&limits, folder, end, &waiting, NULL), TP_OK);
+    assert_true(tp_segment_is_thin(folder, 0, &gone));
+    assert_false(tp_segment_is_thin(folder, 1, &gone));
+    assert_int_equal(waiting.segments, 0);
+    /* One that delivers is waited for as well. */
+    cursor.position.segment = 2;
+    assert_int_equal(tp_cursor_store(path, &cursor, &blob, NULL), TP_OK);
+    tp_path_join(path, directory, "ship");
+    assert_int_equal(tp_dir_make(path, NULL), TP_OK);
+    tp_path_join(path, directory, "ship/passed-1.cursor");
+    cursor.position.segment = 1;
+    assert_int_equal(tp_cursor_store(path, &cursor, &blob, NULL), TP_OK);
+    assert_int_equal(tp_retention_apply(&limits, folder, end, &waiting, NULL), TP_OK);
+    assert_false(tp_segment_is_thin(folder, 1, &gone));
+    const uint64_t first = read_all().first;
     const tp_retention small = {size / 4, 0}; /* it is beyond twice of this */
-    assert_int_equal(tp_retention_apply(&small, folder, end, NULL), TP_OK);
-    assert_true(tp_segment_is_thin(folder, 1));
+    assert_int_equal(tp_retention_apply(&small, folder, end, &waiting, NULL), TP_OK);
+    assert_true(read_all().first > first);
+    assert_true(waiting.segments > 0);
+    assert_string_equal(waiting.cursor, "ship/passed-1.cursor");
     assert_int_equal(tp_journal_close(&journal, NULL), TP_OK);
-    check_overview(0);
+    check_overview(STEPS, 0);
+}
+
+/* However long a run is: the steps that are kept don't become fewer, what is left of the others
+ * stays small and knows all of them. */
+static void a_long_run(void **state)
+{
+    (void)state;
+    const uint64_t limit = 60000;
+    uint64_t kept = 0;
+    alert_every = 1000;
+    tp_journal *journal = open_journal(2048, (tp_retention){limit, 0});
+    for (uint64_t step = 0; step < LONG_STEPS; step++) {
+        write_step(journal, step);
+        if (step % (LONG_STEPS / 8) == LONG_STEPS / 8 - 1) {
+            const found f = read_all();
+            assert_int_equal(f.removed + f.steps, step + 1);
+            assert_int_equal(f.alerts, step / alert_every + 1);
+            assert_true(total_size() < limit + 2 * 2048);
+            if (step > LONG_STEPS / 2) {
+                assert_true(f.steps > kept * 3 / 4);
+            } else {
+                kept = f.steps;
+            }
+            check_overview(step + 1, 0);
+        }
+    }
+    assert_int_equal(tp_journal_close(&journal, NULL), TP_OK);
+    check_overview(LONG_STEPS, 0);
+    check_overview(LONG_STEPS, 16);
+    alert_every = 10;
+}
+
+/* Fills a journal of which all but the last segment lose their steps. Returns its last segment. */
+static uint64_t make_thin(char folder[TP_PATH_MAX])
+{
+    tp_path_join(folder, directory, "journal");
+    tp_journal *journal = open_journal(1024, (tp_retention){0, 0});
+    for (uint64_t step = 0; step < STEPS; step++) {
+        write_step(journal, step);
+    }
+    const uint64_t end = tp_journal_position(journal).segment;
+    assert_int_equal(tp_journal_close(&journal, NULL), TP_OK);
+    for (uint64_t segment = 0; segment < end; segment++) {
+        assert_int_equal(tp_segment_thin(folder, segment, NULL), TP_OK);
+    }
+    return end;
+}
+
+/* A write or a request for memory that fails leaves both; killed in between, both are there, and
+ * the next time tells that one speaks of the other. */
+static void joining_fails(void **state)
+{
+    (void)state;
+    char folder[TP_PATH_MAX];
+    char path[TP_PATH_MAX];
+    tp_waiting waiting;
+    tp_removed gone;
+    tp_buf bytes = TP_BUF_INIT;
+    const uint64_t end = make_thin(folder);
+    assert_true(end > 3);
+    tp_segment_path(path, folder, 0);
+    assert_int_equal(tp_file_read(path, &bytes, NULL), TP_OK);
+    tp_file_fail_after(1, ENOSPC);
+    assert_int_equal(tp_segment_join(folder, 0, 1, NULL), TP_ERR_NOSPACE);
+    tp_file_fail_after(0, 0);
+    check_overview(STEPS, 0);
+    for (unsigned long n = 1;; n++) {
+        tp_mem_fail_after(n);
+        const tp_status status = tp_segment_join(folder, 0, 1, NULL);
+        tp_mem_fail_after(0);
+        if (status == TP_OK) {
+            break;
+        }
+        assert_int_equal(status, TP_ERR_NOMEM);
+        assert_true(tp_segment_is_thin(folder, 0, &gone));
+    }
+    assert_false(tp_segment_is_thin(folder, 0, &gone));
+    assert_true(tp_segment_is_thin(folder, 1, &gone));
+    assert_int_equal(gone.first_step, 0);
+    assert_int_equal(gone.batches, gone.last_step + 1);
+    check_overview(STEPS, 0);
+    assert_int_equal(tp_file_replace(path, bytes.data, bytes.size, NULL), TP_OK);
+    tp_buf_free(&bytes);
+    const tp_retention limits = {(uint64_t)1 << 40, 0};
+    assert_int_equal(tp_retention_apply(&limits, folder, end, &waiting, NULL), TP_OK);
+    check_overview(STEPS, 0);
+    assert_int_equal(tp_segment_join(folder, 2, end, NULL), TP_END); /* that one has its steps */
+}
+
+/* Numbers of names mean something in one attempt alone. */
+static void attempts_are_not_joined(void **state)
+{
+    (void)state;
+    char folder[TP_PATH_MAX];
+    const uint64_t end = make_thin(folder);
+    tp_journal *journal = open_journal(1024, (tp_retention){0, 0});
+    tp_journal_begin_attempt(journal, 1);
+    write_step(journal, STEPS);
+    assert_int_equal(tp_journal_close(&journal, NULL), TP_OK);
+    assert_int_equal(tp_segment_thin(folder, end, NULL), TP_OK);
+    for (uint64_t segment = end + 1; segment <= end + 2; segment++) {
+        const tp_status status = tp_segment_thin(folder, segment, NULL);
+        assert_int_equal(tp_segment_join(folder, end, segment, NULL), TP_END);
+        if (status == TP_OK) {
+            return;
+        }
+    }
+    fail_msg("no segment of the second attempt");
 }
 
 /* By age; also a segment whose process was killed, which has no overviews of its own. */
@@ -233,6 +360,7 @@ static void by_age(void **state)
     (void)state;
     char folder[TP_PATH_MAX];
     char path[TP_PATH_MAX];
+    tp_removed gone;
     tp_path_join(folder, directory, "journal");
     tp_journal *journal = open_journal(0, (tp_retention){0, 0});
     for (uint64_t step = 0; step < STEPS / 2; step++) {
@@ -251,8 +379,8 @@ static void by_age(void **state)
     const found f = read_all();
     assert_int_equal(f.removed, STEPS / 2);
     assert_int_equal(f.steps, STEPS / 2);
-    assert_true(tp_segment_is_thin(folder, 0));
-    check_overview(0);
+    assert_true(tp_segment_is_thin(folder, 0, &gone));
+    check_overview(STEPS, 0);
     assert_int_equal(tp_segment_thin(folder, 0, NULL), TP_END);
 }
 
@@ -282,7 +410,7 @@ static void a_failure_leaves_it(void **state)
         assert_int_equal(read_all().steps, STEPS);
     }
     assert_int_equal(read_all().removed, STEPS);
-    check_overview(0);
+    check_overview(STEPS, 0);
 }
 
 int main(void)
@@ -290,6 +418,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(by_size, set_up, tear_down),
         cmocka_unit_test_setup_teardown(followers_wait, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_long_run, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(joining_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(attempts_are_not_joined, set_up, tear_down),
         cmocka_unit_test_setup_teardown(by_age, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_failure_leaves_it, set_up, tear_down),
     };

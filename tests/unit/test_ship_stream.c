@@ -3,6 +3,7 @@
 #include "journal_fixture.h"
 
 #include "base/mem.h"
+#include "journal/cursor.h"
 #include "ship/stream.h"
 
 #define STEPS 12
@@ -399,6 +400,49 @@ static void test_attempts(void **state)
     tp_free(lines);
 }
 
+/* What is delivered the journal's writer may remove; not what a roll-up has to be made from yet. */
+static void test_it_tells_how_far_it_has_come(void **state)
+{
+    (void)state;
+    for (uint64_t span = 0; span <= 4; span += 4) {
+        const tp_database_config config = {.step_interval = 1, .rollup_steps = span};
+        tp_link link = {.backend = &fake, .server_hash = 0x1234abcd};
+        tp_stream *stream;
+        tp_error error;
+        char path[TP_PATH_MAX];
+        uint64_t begins[STEPS]; /* segments in which the steps lie */
+        forget_server();
+        for (int i = 0; i < TP_TABLE_COUNT; i++) {
+            link.rows[i].table = (tp_table_id)i;
+        }
+        fixture *f = make_journal(600);
+        assert_int_equal(tp_path_join(path, f->directory, "ship/passed-1234abcd.cursor"), TP_OK);
+        assert_int_equal(tp_stream_new(&stream, f->directory, &config, &error), TP_OK);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            tp_cursor cursor;
+            tp_buf blob = TP_BUF_INIT;
+            append(f, step);
+            begins[step] = tp_journal_position(f->journal).segment;
+            deliver(stream, &link, false, 0);
+            assert_int_equal(tp_cursor_load(path, &cursor, &blob, NULL), TP_OK);
+            assert_true(cursor.any);
+            /* A step that did not end is no part of a delivery. */
+            const uint64_t needed = span > 0 ? step / span * span : step == 6 ? step - 1 : step;
+            const uint64_t before = needed > 0 && span > 0 ? begins[needed - 1] : begins[needed];
+            assert_in_range(cursor.position.segment, before, begins[needed]);
+            tp_buf_free(&blob);
+        }
+        assert_true(begins[STEPS - 1] > 3);
+        tp_stream_free(&stream);
+        for (int i = 0; i < TP_TABLE_COUNT; i++) {
+            tp_rows_free(&link.rows[i]);
+        }
+        fixture_close(f);
+        fixture_free(f);
+    }
+    forget_server();
+}
+
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -419,6 +463,7 @@ int main(void)
         cmocka_unit_test(test_a_server_that_fails),
         cmocka_unit_test(test_a_server_that_fails_again_and_again),
         cmocka_unit_test(test_attempts),
+        cmocka_unit_test(test_it_tells_how_far_it_has_come),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
