@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/map.h"
+#include "cause/order.h"
 #include "tensorprobe/reader.h"
 
 #define ALERTS_SHOWN 10
@@ -36,8 +37,9 @@ struct summary {
     tp_buf zoom_text;
     uint64_t alert_steps, alerts, incidents;
     uint32_t attempts;
-    bool closed;    /* the last frame is the mark of a clean end */
-    tp_buf reached; /* of the last batch, if it is partial: how far it came */
+    uint32_t micro_steps; /* of the last step */
+    bool closed;          /* the last frame is the mark of a clean end */
+    tp_buf reached;       /* of the last batch, if it is partial: how far it came */
     tp_buf alert_text, incident_text;
     tp_buf series; /* struct series, in the order in which they were met */
     tp_map places; /* of keys among them: damage can leave any id */
@@ -137,6 +139,7 @@ static tp_status take_batch(struct summary *summary, const tp_reader *reader, co
         summary->first_step = batch->step;
     }
     summary->last_step = batch->step;
+    summary->micro_steps = batch->micro_steps;
     summary->steps++;
     summary->partial += (batch->flags & TP_BATCH_PARTIAL) != 0;
     summary->skipped += (batch->flags & TP_BATCH_SKIPPED) != 0;
@@ -160,8 +163,9 @@ static tp_status take_batch(struct summary *summary, const tp_reader *reader, co
     return take_records(summary, reader, batch);
 }
 
+/* more: other series of the step that fired the same rule. */
 static void describe_alert(tp_buf *text, const tp_reader *reader, uint64_t step,
-                           const tp_record *record)
+                           const tp_record *record, uint64_t more)
 {
     const tp_alert *alert = &record->u.alert;
     const tp_key *key = tp_reader_key(reader, record->key);
@@ -177,8 +181,8 @@ static void describe_alert(tp_buf *text, const tp_reader *reader, uint64_t step,
     if (!isnan(alert->baseline)) {
         tp_buf_printf(text, ", before %g", alert->baseline);
     }
-    if (alert->more > 0) {
-        tp_buf_printf(text, " (first; %" PRIu64 " more series)", alert->more);
+    if (more > 0) {
+        tp_buf_printf(text, " (first; %" PRIu64 " more series)", more);
     }
     tp_buf_put(text, "\n", 1);
 }
@@ -202,6 +206,28 @@ static void take_incident(struct summary *summary, const tp_reader *reader, uint
     }
 }
 
+/* The alert of the same rule that comes first in the order of the step. */
+static const tp_record *first_of_rule(const struct summary *summary, const tp_reader *reader,
+                                      const tp_batch *batch, uint32_t rule)
+{
+    const tp_batch of = {.step = batch->step, .micro_steps = summary->micro_steps};
+    const tp_record *first = NULL;
+    tp_moment earliest;
+    for (uint64_t i = 0; i < batch->count; i++) {
+        const tp_record *record = &batch->records[i];
+        const tp_key *key = tp_reader_key(reader, record->key);
+        if (record->kind != TP_RECORD_ALERT || record->u.alert.rule != rule || key == NULL) {
+            continue;
+        }
+        const tp_moment moment = tp_moment_of(&of, record, key);
+        if (first == NULL || tp_moment_compare(&moment, &earliest) < 0) {
+            first = record;
+            earliest = moment;
+        }
+    }
+    return first;
+}
+
 /* One line a step and rule; with all: one line an alert. */
 static void take_alerts(struct summary *summary, const tp_reader *reader, const tp_batch *batch,
                         bool all)
@@ -220,8 +246,12 @@ static void take_alerts(struct summary *summary, const tp_reader *reader, const 
         summary->alerts++;
         has_alert = true;
         uint64_t bit = UINT64_C(1) << (record->u.alert.rule % 64);
-        if (all || (summary->alert_steps <= ALERTS_SHOWN && (shown & bit) == 0)) {
-            describe_alert(&summary->alert_text, reader, batch->step, record);
+        if (all) {
+            describe_alert(&summary->alert_text, reader, batch->step, record, record->u.alert.more);
+        } else if (summary->alert_steps <= ALERTS_SHOWN && (shown & bit) == 0) {
+            const tp_record *first = first_of_rule(summary, reader, batch, record->u.alert.rule);
+            describe_alert(&summary->alert_text, reader, batch->step,
+                           first != NULL ? first : record, record->u.alert.more);
         }
         shown |= bit;
     }

@@ -348,13 +348,13 @@ function drawMark(context, mark, x, inner) {
   context.fillRect(x - 0.5, inner.y, 1, inner.height);
   context.globalAlpha = 1;
   if (mark.label !== undefined) {
-    triangle(context, x, inner.y, 4.5);
+    if (!mark.plain) triangle(context, x, inner.y, 4.5);
     if (mark.label) {
       const wide = context.measureText(mark.label).width;
-      const fits = x + 8 + wide < inner.x + inner.width;
+      const fits = x + 10 + wide < inner.x + inner.width;
       context.textAlign = fits ? "left" : "right";
       context.textBaseline = "alphabetic";
-      context.fillText(mark.label, fits ? x + 8 : x - 8, inner.y - 1);
+      context.fillText(mark.label, fits ? x + 10 : x - 10, inner.y - 2);
     }
   }
 }

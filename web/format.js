@@ -78,7 +78,8 @@ const WRAPPERS = /(^|\.)(?:(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_
 
 /** A name without the parts that wrappers add. */
 export function plainName(name) {
-  return name.replace(WRAPPERS, "$1");
+  const plain = name.replace(WRAPPERS, "$1");
+  return plain.startsWith(".") ? `(root)${plain}` : plain;
 }
 
 /** A row as a map calls it: from the number of its layer on, without a side that all have. */

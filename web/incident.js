@@ -3,9 +3,11 @@ import { ask, askMap, change, colour, dotted, fill, here, linkTo, make, numberPa
 import { clockText, distanceText, dtypeText, numberText, plainName, shareText, statName, wholeText } from "./format.js";
 import { lineChart, lineColour, paintCells, sizeCanvas } from "./draw.js";
 import { incidentRow, incidentTitle } from "./run.js";
+import { bandOf } from "./series.js";
 
 const BEFORE = 60;
 const AFTER = 19;
+const RANKS_TOLD = 8;
 
 /** What a line of the path is like, in a word. */
 function stateOf(line) {
@@ -39,66 +41,105 @@ function pathLine(line, kind) {
   );
 }
 
-/** Evidence: [holds, sentence]. */
-export function evidenceOf(incident, line) {
+/** What the sentences about a cause speak of. */
+function partsOf(incident) {
+  const witness = incident.witness ? plainName(incident.witness) : words("before_it");
+  const producer = incident.path?.find((one) => one.part === "producer");
+  const limit = incident.facts?.limit;
+  return { row: plainName(incident.row), name: incident.name, witness, evidence: numberText(incident.evidence), dtype: dtypeText(producer?.dtype), limit: numberText(limit), rank: incident.rank, step: wholeText(incident.step) };
+}
+
+function isBad(line) {
+  return line.nan + line.pos_inf + line.neg_inf > 0;
+}
+
+function weightsLeft(incident) {
+  return (incident.facts?.weights ?? []).filter((one) => isBad(one) || Math.abs(one.distance) > 12);
+}
+
+/** Evidence: [holds, sentence, address]. */
+export function evidenceOf(incident, earlier, drift) {
   const facts = incident.facts;
   const found = [];
-  if (!facts) return found;
+  const parts = partsOf(incident);
   const producer = incident.path?.find((one) => one.part === "producer");
-  if (incident.kind === "nonfinite" && producer) {
+  const isOdd = incident.kind === "nonfinite";
+  if (!isOdd) found.push([true, words("e_distance", { rule: incident.rule, text: incident.text })]);
+  if (incident.cause !== "unknown") found.push([true, words(`c_${incident.cause}`, parts)]);
+  if (incident.bits && incident.bits !== "0x0") found.push([true, words("e_element", { element: wholeText(incident.element), bits: incident.bits })]);
+  if (facts?.witness && !isBad(facts.witness)) found.push([true, words("e_witness", { row: parts.witness, largest: numberText(facts.witness.max_abs) })]);
+  if (isOdd && producer) {
     found.push([facts.bad_before === 0, words(facts.bad_before === 0 ? "e_clean_before" : "e_bad_before", { count: wholeText(facts.bad_before === 0 ? facts.before : facts.bad_before) })]);
-    for (const weight of facts.weights) {
-      const bad = weight.nan + weight.pos_inf + weight.neg_inf;
-      if (bad) found.push([true, words("e_weight_bad", { row: weight.row, bad: wholeText(bad), count: wholeText(weight.count) })]);
-      else if (Math.abs(weight.distance) > 12) found.push([true, words("e_weight_far", { row: weight.row, distance: distanceText(weight.distance) })]);
-    }
-    if (facts.weights.length && facts.weights.every((one) => one.nan + one.pos_inf + one.neg_inf === 0)) found.push([false, words("e_weights_fine")]);
-    if (typeof facts.limit === "number") {
-      const near = typeof facts.largest === "number" && facts.largest > 0.25 * facts.limit;
-      found.push([near, words(near ? "e_near_limit" : "e_far_from_limit", { largest: numberText(facts.largest), dtype: dtypeText(producer.dtype), limit: numberText(facts.limit) })]);
-    }
-  } else if (producer) {
-    found.push([true, words("e_distance", { rule: incident.rule, text: incident.text })]);
-    for (const weight of facts.weights) if (Math.abs(weight.distance) > 12) found.push([true, words("e_weight_far", { row: weight.row, distance: distanceText(weight.distance) })]);
-  }
-  if (line) {
-    const values = line.v.last.filter((value) => value !== null);
-    const first = values[0];
-    const last = values[values.length - 1];
-    if (values.length > 8 && first > 0 && last > 0) {
-      const grew = last / first;
-      found.push([grew > 2 || grew < 0.5, grew > 2 ? words("e_grew", { factor: numberText(grew, 3), steps: values.length }) : grew < 0.5 ? words("e_shrank", { factor: numberText(1 / grew, 3), steps: values.length }) : words("e_steady", { steps: values.length })]);
+    if (facts.weights.length && !facts.weights.some(isBad)) found.push([false, words("e_weights_fine")]);
+    if (incident.cause !== "overflow" && typeof facts.limit === "number" && typeof facts.largest === "number") {
+      const near = facts.largest > 0.25 * facts.limit;
+      found.push([near, words(near ? "e_near_limit" : "e_far_from_limit", { largest: numberText(facts.largest), dtype: parts.dtype, limit: parts.limit })]);
     }
   }
-  if (here.info.ranks.length > 1) found.push([incident.ranks.length === 1, incident.ranks.length === 1 ? words("e_one_rank", { rank: incident.rank, count: here.info.ranks.length }) : words("e_ranks", { ranks: incident.ranks.join(", ") })]);
-  if (facts.skipped) found.push([true, words("e_skipped")]);
+  for (const weight of weightsLeft(incident)) {
+    if (isBad(weight)) found.push([true, words("e_weight_bad", { row: weight.row, bad: wholeText(weight.nan + weight.pos_inf + weight.neg_inf), count: wholeText(weight.count) })]);
+    else found.push([true, words("e_weight_far", { row: weight.row, distance: distanceText(weight.distance) })]);
+  }
+  if (drift) found.push([true, words("e_drift", { steps: wholeText(incident.step - drift), step: wholeText(drift) })]);
+  else if (earlier && earlier.v.last.filter((value) => value !== null).length > 8) found.push([false, words("e_steady", { steps: earlier.v.last.filter((value) => value !== null).length })]);
+  if (here.info.ranks.length > 1) found.push([true, incident.ranks.length === 1 ? words("e_one_rank", { rank: incident.rank, count: here.info.ranks.length }) : words("e_rank_first", { rank: incident.rank, ranks: rankList(incident.ranks.filter((rank) => rank !== incident.rank)) })]);
+  if (facts?.skipped && incident.cause !== "loss_scale") found.push([true, words("e_skipped")]);
+  if (incident.parent) found.push([true, words("e_parent", { n: incident.parent }), linkTo("incidents", { i: incident.parent })]);
   return found;
 }
 
 /** Its title as a sentence; a name keeps its letters. */
 function sentenceOf(incident) {
   const title = incidentTitle(incident);
-  return title.startsWith(incident.row) ? title : title[0].toUpperCase() + title.slice(1);
+  const cause = incident.cause === "unknown" ? "" : `${here.lang === "zh" ? "\uff1a" : ": "}${words(`s_${incident.cause}`, partsOf(incident))}`;
+  return (title.startsWith(plainName(incident.row)) ? title : title[0].toUpperCase() + title.slice(1)) + cause;
 }
 
+/** What each cause asks for first. */
+const ADVICE = {
+  bad_batch: ["a_data"],
+  weight: ["a_writers", "a_memory"],
+  flipped_bit: ["a_memory"],
+  overflow: ["a_dtype", "a_scale"],
+  zero_by_zero: ["a_eps"],
+  log: ["a_clamp"],
+  empty: ["a_empty"],
+  moment: ["a_clip"],
+  loss_scale: ["a_scaler"],
+  loss: ["a_loss"],
+  backward: ["a_loss"],
+  reduction: ["a_others"],
+  many_at_once: ["a_rate", "a_clip"],
+};
+
 /** At most three things to do, the cheapest first. */
-export function adviceFor(incident) {
-  const list = [];
-  const weight = (incident.facts?.weights ?? []).find((one) => one.nan + one.pos_inf + one.neg_inf > 0 || Math.abs(one.distance) > 12);
+export function adviceFor(incident, drift) {
+  const parts = partsOf(incident);
+  const weight = incident.q === "param_origin" ? incident : weightsLeft(incident)[0];
+  const keys = [...(ADVICE[incident.cause] ?? [])];
+  const before = { row: weight ? plainName(weight.row) : "", step: wholeText(Math.max(0, incident.step - 1)) };
+  const limit = incident.facts?.limit;
+  if (incident.kind === "stalled") keys.push("a_stalled");
+  if (incident.kind === "still") keys.push("a_still");
+  if (weight) keys.push("a_restore");
   if (incident.kind === "nonfinite") {
-    if (weight) list.push(words("a_restore", { row: weight.row, step: wholeText(Math.max(0, incident.step - 1)) }));
-    else list.push(words("a_skip"));
-    const limit = incident.facts?.limit;
-    if (typeof limit === "number" && limit < 1e5) list.push(words("a_dtype", { row: incident.name }));
-    list.push(words("a_rule", { name: incident.name }));
-  } else if (incident.kind === "still") {
-    list.push(words("a_still", { row: incident.row }));
-  } else {
-    if (weight) list.push(words("a_restore", { row: weight.row, step: wholeText(Math.max(0, incident.step - 1)) }));
-    list.push(words("a_batch", { step: wholeText(incident.step) }));
-    list.push(words("a_clip"));
+    if (typeof limit === "number" && limit < 1e5) keys.push("a_dtype");
+    keys.push("a_skip");
+  } else if (incident.kind === "range") keys.push("a_batch", "a_clip");
+  const list = [...new Set(keys)].slice(0, drift ? 2 : 3).map((key) => words(key, key === "a_restore" ? before : parts));
+  if (drift) list.push(words("a_rule", { name: incident.name }));
+  return list;
+}
+
+/** "0–3, 7" */
+function rankList(ranks) {
+  const parts = [];
+  for (const rank of ranks) {
+    const last = parts[parts.length - 1];
+    if (last && rank === last[1] + 1) last[1] = rank;
+    else parts.push([rank, rank]);
   }
-  return list.slice(0, 3);
+  return parts.map(([a, b]) => (a === b ? `${a}` : `${a}\u2013${b}`)).join(", ");
 }
 
 export const incidentPage = {
@@ -136,7 +177,8 @@ export const incidentPage = {
     const own = line?.ranks.find((one) => one.rank === incident.rank) ?? line?.ranks[0];
     const earlier = own && { v: { ...own.v, last: own.v.last.filter((value, i) => line.from + i * line.per < incident.step) } };
     const bad = producer ? producer.nan + producer.pos_inf + producer.neg_inf : 0;
-    const evidence = evidenceOf(incident, earlier);
+    const drift = earlier ? this.driftOf(earlier, line, incident) : null;
+    const evidence = evidenceOf(incident, earlier, drift);
     const section = make(
       "article.incidentpage",
       { "data-i": incident.n, "data-row": incident.row, "data-step": incident.step },
@@ -162,21 +204,39 @@ export const incidentPage = {
           "div.column",
           {},
           make("section.card", {}, make("p.between", {}, make("h2", { text: words("before_after") }), make("a.note", { href: linkTo("series", { k: `${incident.q}/${incident.row}`, s: stat, step: incident.step }), text: words("open_as_series", { name: statName(stat) }) })), before),
-          make("div.pair", {}, make("section.card", {}, make("h2", { text: words("why") }), make("ul.evidence", {}, ...evidence.map(([holds, text]) => make("li", { "data-holds": holds ? "yes" : "no", text })))), make("section.card", {}, make("h2", { text: words("try") }), make("ol", {}, ...adviceFor(incident).map((text) => make("li", { text }))), here.data ? null : make("p", {}, make("a", { id: "onmap", href: linkTo("map", { q: incident.q, side: incident.row.endsWith(".input") ? "all" : undefined, at: `${incident.row},${incident.step},${incident.rank}` }), text: words("show_on_map") })))),
+          make("div.pair", {}, make("section.card", {}, make("h2", { text: words("why") }), make("ul.evidence", {}, ...evidence.map(([holds, text, href]) => make("li", { "data-holds": holds ? "yes" : "no" }, href ? make("a", { href, text }) : text)))), make("section.card", {}, make("h2", { text: words("try") }), make("ol", {}, ...adviceFor(incident, drift).map((text) => make("li", { text }))), here.data ? null : make("p", {}, make("a", { id: "onmap", href: linkTo("map", { q: incident.q, side: incident.row.endsWith(".input") ? "all" : undefined, at: `${incident.row},${incident.step},${incident.rank}` }), text: words("show_on_map") })))),
+          make("section.card", {}, make("p.between", {}, make("h2", { text: words("in_one_line") }), here.data ? null : make("button.link", { text: words("copy"), onclick: () => navigator.clipboard?.writeText(incident.said) })), make("p.said", { text: incident.said })),
         ),
       ),
     );
     if (here.data) page.append(section);
     else fill(page, section);
-    if (line) this.drawBefore(before, line, incident, facts, producer);
+    if (line) this.drawBefore(before, line, incident, facts, producer, drift);
     await this.drawRanks(section.querySelector("#ranks"), incident);
   },
-  drawBefore(canvas, line, incident, facts, producer) {
-    const tracks = line.ranks.map((one) => ({ ...one.v, style: one.rank === incident.rank ? lineColour(0) : colour("line-strong"), width: one.rank === incident.rank ? 1.6 : 1 }));
-    tracks.sort((a, b) => a.width - b.width);
+  drawBefore(canvas, line, incident, facts, producer, drift) {
+    const own = line.ranks.filter((one) => one.rank === incident.rank);
+    const others = line.ranks.filter((one) => one.rank !== incident.rank);
+    const peers = others.length > 3 ? [{ ...bandOf(others, line.w), style: colour("secondary"), width: 0.8 }] : others.map((one) => ({ ...one.v, style: colour("line-strong"), width: 1 }));
+    const tracks = [...peers, ...own.map((one) => ({ ...one.v, style: lineColour(0), width: 1.6 }))];
     const limits = facts && typeof facts.limit === "number" && facts.limit < 1e6 ? [{ value: facts.limit, label: `${dtypeText(producer?.dtype)} max ${numberText(facts.limit)}` }] : [];
     const normal = this.normalOf(line, incident);
-    lineChart(canvas, { from: line.from, per: line.per, w: line.w, tracks, limits, range: limits.map((one) => one.value), band: normal, marks: [{ step: incident.step, style: incident.kind === "nonfinite" ? colour("odd") : colour("above"), label: words("step_n", { step: wholeText(incident.step) }) }] }, { width: Math.max(260, canvas.parentElement.clientWidth - 30), height: 200, top: 20, left: 48 });
+    const marks = [{ step: incident.step, style: incident.kind === "nonfinite" ? colour("odd") : colour("above"), label: words("step_n", { step: wholeText(incident.step) }), plain: own.some((one) => one.v.odd.some(([at]) => line.from + at * line.per === incident.step)) }];
+    if (drift) marks.unshift({ step: drift, style: colour("above"), label: words("drift_begins", { step: wholeText(drift) }) });
+    lineChart(canvas, { from: line.from, per: line.per, w: line.w, tracks, limits, range: limits.map((one) => one.value), band: normal, marks }, { width: Math.max(260, canvas.parentElement.clientWidth - 30), height: 200, top: 20, left: 48 });
+  },
+  /** The step since which its values have been outside of what they were before; null: there is none. */
+  driftOf(earlier, line, incident) {
+    const isLog = incident.q !== "scalar";
+    const values = earlier.v.last.map((value) => (value === null ? null : isLog ? Math.log2(Math.max(value, 1e-45)) : value));
+    const old = values.slice(0, Math.max(16, values.length >> 1)).filter((value) => value !== null).sort((a, b) => a - b);
+    if (old.length < 16 || values.length < 32) return null;
+    const median = old[old.length >> 1];
+    const mad = old.map((value) => Math.abs(value - median)).sort((a, b) => a - b)[old.length >> 1];
+    const far = Math.max(6 * mad, isLog ? 0.3 : 0.05 * Math.abs(median));
+    let first = values.length;
+    while (first > 0 && values[first - 1] !== null && Math.abs(values[first - 1] - median) > far) first--;
+    return values.length - first >= 5 ? line.from + first * line.per : null;
   },
   /** From the values before: their median, three MADs to both sides. */
   normalOf(line, incident) {
@@ -203,7 +263,8 @@ export const incidentPage = {
       return;
     }
     const canvas = make("canvas", { role: "img", "aria-label": words("all_ranks_title") });
-    card.append(canvas);
+    const parts = incident.parts.length > 1 ? incident.parts : [];
+    card.append(canvas, make("div.parts", {}, ...parts.slice(0, RANKS_TOLD).map((one) => make("p.note", { text: words("first_on", { rank: one.rank, step: wholeText(one.step), row: `${plainName(one.row)} (${quantityName(one.q)})` }) })), parts.length > RANKS_TOLD ? make("p.note", { text: words("and_n_ranks", { count: parts.length - RANKS_TOLD }) }) : null));
     const width = Math.max(240, card.clientWidth - 30);
     const each = Math.max(6, Math.min(18, Math.floor(320 / map.h)));
     const context = sizeCanvas(canvas, width, map.h * each + 20);

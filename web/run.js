@@ -1,21 +1,22 @@
 // Run: is it healthy?
 import { ask, change, colour, fill, go, here, linkTo, make, numberParam, quantityName, words } from "./state.js";
-import { clockText, numberText, shareText, timeText, wholeText } from "./format.js";
+import { clockText, numberText, plainName, shareText, timeText, wholeText } from "./format.js";
 import { lineChart, lineColour, spark, trackValue } from "./draw.js";
 
-export const KIND_SIGN = { nonfinite: "\u25bc", range: "\u25b2", still: "\u25ac" };
+export const KIND_SIGN = { nonfinite: "\u25bc", range: "\u25b2", still: "\u25ac", stalled: "\u25a0" };
 
 export function kindStyle(kind) {
-  return colour(kind === "nonfinite" ? "odd" : kind === "range" ? "above" : "secondary");
+  return colour(kind === "nonfinite" || kind === "stalled" ? "odd" : kind === "range" ? "above" : "secondary");
 }
 
 /** "First NaN in blocks.1.norm2.output" */
 export function incidentTitle(incident) {
-  const row = incident.row;
+  const row = plainName(incident.row);
   if (incident.kind === "nonfinite") {
     const what = incident.op === "nans" || incident.value === "NaN" ? "NaN" : numberText(incident.value);
     return words("t_nonfinite", { what, row });
   }
+  if (incident.kind === "stalled") return words("t_stalled", { row, age: timeText(incident.value) });
   if (incident.kind === "still") return words(incident.rule === "AllZero" ? "t_zero" : "t_still", { row });
   if (incident.rule === "LossSpike") return words("t_loss", { row, from: numberText(incident.baseline), to: numberText(incident.value) });
   const up = typeof incident.value !== "number" || typeof incident.baseline !== "number" || incident.value > incident.baseline;
@@ -47,7 +48,7 @@ export function incidentRow(incident) {
     make("span.title", { text: incidentTitle(incident) }),
     make("span.note", { text: words("spread", { series: wholeText(incident.series), alerts: wholeText(incident.alerts) }) }),
     make("span.note", { text: incident.ranks.length > 1 ? words("ranks_of", { ranks: incident.ranks.join(", ") }) : words("rank_n", { rank: incident.rank }) }),
-    make("span.chip", { text: words(incident.open ? "open" : "passed"), "data-open": incident.open ? "yes" : "no" }),
+    make("span.chip", { text: [incident.severity === "notice" ? words("notice") : "", words(incident.open ? "open" : "passed")].filter(Boolean).join(" \u00b7 "), "data-open": incident.open ? "yes" : "no" }),
   );
 }
 

@@ -64,6 +64,7 @@ class Result:
     counters: dict[str, int]
     seconds: float
     alerts: list[tensorprobe.Alert]
+    incidents: list[tensorprobe.Incident]
     parameters: int
 
 
@@ -149,25 +150,35 @@ def train(options: Options, text: torch.Tensor, screen: Screen) -> Result:
         screen.say()
     if fault and steps < options.steps:
         screen.say("  (stopped here: what comes after a fault would teach nobody anything)")
-    directory = Path(monitor.directory)
-    return Result(fault, directory, monitor.counters(), seconds, monitor.alerts(), parameters)
+    return Result(
+        fault,
+        Path(monitor.directory),
+        monitor.counters(),
+        seconds,
+        monitor.alerts(),
+        monitor.incidents(),
+        parameters,
+    )
 
 
-def show_first(result: Result, first: tensorprobe.Alert, screen: Screen) -> None:
-    """Show the alert that comes first in the order of execution, and how many follow."""
+def show_first(result: Result, first: tensorprobe.Incident, screen: Screen) -> None:
+    """Show the tensor that went wrong first, why, and how many followed it."""
     found = f"{first.op} is {first.value:.4g}"
     if first.op == "nans":
         found = f"{first.value:.0f} values are NaN"
     if not math.isnan(first.baseline):
-        found += f"; the mean of {first.samples} earlier steps was {first.baseline:.4g}"
-    screen.field("step", str(first.step))
+        found += f"; the median of {first.samples} earlier steps was {first.baseline:.4g}"
+    screen.field("step", str(first.first_step))
     screen.field("tensor", screen.paint(first.row, "red") + f"  ({WORDS[first.quantity]})")
     screen.field("found", f"{found}  ({first.rule})")
-    behind = sum(alert.step == first.step for alert in result.alerts) - 1
+    reason = first.text.partition(". ")[2]
+    if reason:
+        screen.field("why", reason.partition(";")[0])
+    behind = sum(alert.step == first.first_step for alert in result.alerts) - 1
     screen.field("after it", f"{behind} more alerts in the same step: the victims")
 
 
-def show_norms(result: Result, first: tensorprobe.Alert, screen: Screen) -> None:
+def show_norms(result: Result, first: tensorprobe.Incident, screen: Screen) -> None:
     """Plot the norms of the tensor that was named, read back from the journal."""
     steps, values = tensorprobe.Journal(result.directory).series(
         first.name, first.quantity, first.role, "norm"
@@ -183,7 +194,7 @@ def show_norms(result: Result, first: tensorprobe.Alert, screen: Screen) -> None
 def show(options: Options, result: Result, screen: Screen) -> bool:
     """Show the end of the demo; return whether the monitor said what it had to say."""
     screen.title("What went wrong first")
-    first = result.alerts[0] if result.alerts else None
+    first = result.incidents[0] if result.incidents else None
     if first:
         show_first(result, first, screen)
     else:
@@ -229,7 +240,7 @@ def show(options: Options, result: Result, screen: Screen) -> bool:
     screen.say()
     if first is None or result.fault is None:
         return first is None and result.fault is None
-    return first.step == result.fault.step
+    return first.first_step == result.fault.step
 
 
 def parse(arguments: list[str] | None = None) -> Options:

@@ -65,7 +65,7 @@ typedef struct tp_incident_place {
     bool is_nonfinite;
     const char *quantity;
     const char *row;
-    char text[TP_ALERT_TEXT];
+    const char *text;
 } tp_incident_place;
 uint64_t tp_incident_count(const tp_view_run *run);
 bool tp_incident_find(const tp_view_run *run, uint64_t number, tp_incident_place *out);

@@ -1,4 +1,4 @@
-/* What went wrong: alerts that belong together, and what else was so at that step. */
+/* What went wrong: incidents of all ranks, and what else was so at the step in which one began. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,265 +8,232 @@
 #include "base/text.h"
 #include "tensor/dtype.h"
 #include "view/ask.h"
+#include "view/causes.h"
 
-#define QUIET 20  /* steps without an alert that end one */
-#define MOST 1000 /* incidents that are told of */
 #define CLEAN 3   /* lines of the path in front of the producer */
-#define VICTIMS 5 /* behind it, before the others are put together */
+#define VICTIMS 6 /* behind it, before the others are put together */
 
-/* Kinds of incidents. */
-#define KIND_NONFINITE 0
-#define KIND_RANGE 1
-#define KIND_STILL 2
-#define KINDS 3
-static const char *const kinds[KINDS] = {"nonfinite", "range", "still"};
+static const char *const kinds[] = {"nonfinite", "range", "still", "stalled"};
 
-typedef struct incident {
-    uint32_t kind;
-    const tp_view_alert *first;
-    uint64_t last_step;
-    uint64_t steps;
-    uint64_t alerts;
-    uint64_t in_first; /* alerts of its first step */
-    uint64_t ranks;    /* bits of the first 64 */
-    tp_buf keys;       /* bits of the series that have one */
-    uint64_t series;
-} incident;
-
-static uint32_t kind_of(uint32_t rule)
+static void put_text(tp_buf *out, const char *name, const char *text)
 {
-    return rule == TP_RULE_ANOMALY_NAN                                    ? KIND_NONFINITE
-           : rule == TP_RULE_ALL_ZERO || rule == TP_RULE_UNCHANGED_TENSOR ? KIND_STILL
-                                                                          : KIND_RANGE;
+    tp_buf_printf(out, ",\"%s\":", name);
+    tp_text_put_json(out, text);
 }
 
-static int by_time(const void *a, const void *b)
+static void put_number(tp_buf *out, const char *name, double value)
 {
-    const tp_view_alert *p = *(const tp_view_alert *const *)a;
-    const tp_view_alert *q = *(const tp_view_alert *const *)b;
-    if (p->step != q->step) {
-        return p->step < q->step ? -1 : 1;
-    }
-    if (p->record.order != q->record.order) {
-        return p->record.order < q->record.order ? -1 : 1;
-    }
-    return p->rank < q->rank ? -1 : p->rank > q->rank;
+    tp_buf_printf(out, ",\"%s\":", name);
+    tp_json_number(out, value);
 }
 
-static void mark(incident *one, const tp_view_alert *alert)
+static const char *known(const char *name)
 {
-    const size_t byte = alert->key / 8;
-    one->steps += one->alerts == 0 || alert->step != one->last_step;
-    one->alerts++;
-    one->in_first += alert->step == one->first->step;
-    one->last_step = alert->step;
-    one->ranks |= alert->rank < 64 ? UINT64_C(1) << alert->rank : 0;
-    while (one->keys.size <= byte && !one->keys.failed) {
-        tp_buf_put(&one->keys, "", 1);
-    }
-    if (!one->keys.failed && (one->keys.data[byte] >> (alert->key % 8) & 1) == 0) {
-        one->keys.data[byte] |= (uint8_t)(1U << (alert->key % 8));
-        one->series++;
-    }
+    return name != NULL ? name : "?";
 }
 
-/* All incidents of the run, in the order of their beginnings. */
-static void find_incidents(const tp_view_run *run, tp_buf *out)
+/* The number that another incident of the producer's rank has among all; 0: it isn't there. */
+static uint32_t number_of(const tp_view_causes *causes, const tp_view_incident *like,
+                          uint32_t number)
 {
-    tp_buf all = TP_BUF_INIT;
-    uint32_t open[KINDS] = {0}; /* place + 1 */
-    for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
-        const tp_view_rank *rank = tp_view_rank_at(run, r);
-        const tp_view_alert *alerts = (const tp_view_alert *)(const void *)rank->alerts.data;
-        for (size_t i = 0; i < rank->alerts.size / sizeof *alerts; i++) {
-            const tp_view_alert *one = &alerts[i];
-            tp_buf_put(&all, &one, sizeof one);
+    for (uint32_t i = 0; number != 0 && i < tp_view_cause_count(causes); i++) {
+        const tp_view_cause *cause = tp_view_cause_at(causes, i);
+        for (uint32_t k = 0; k < cause->part_count; k++) {
+            const tp_view_incident *part = tp_view_part_at(causes, cause->first_part + k);
+            if (part->rank == like->rank && part->journal == like->journal &&
+                part->attempt == like->attempt && part->record.u.incident.number == number) {
+                return i + 1;
+            }
         }
     }
-    const size_t count = all.failed ? 0 : all.size / sizeof(tp_view_alert *);
-    if (count > 0) {
-        qsort(all.data, count, sizeof(tp_view_alert *), by_time);
-    }
-    for (size_t i = 0; i < count; i++) {
-        const tp_view_alert *alert = ((const tp_view_alert *const *)(const void *)all.data)[i];
-        const uint32_t kind = kind_of(alert->record.u.alert.rule);
-        incident *one = open[kind] > 0 ? (incident *)(void *)out->data + (open[kind] - 1) : NULL;
-        if (one == NULL || alert->step > one->last_step + QUIET) {
-            const incident fresh = {.kind = kind, .first = alert, .last_step = alert->step};
-            if (out->size / sizeof fresh >= MOST) {
-                break;
-            }
-            tp_buf_put(out, &fresh, sizeof fresh);
-            if (out->failed) {
-                break;
-            }
-            open[kind] = (uint32_t)(out->size / sizeof fresh);
-            one = (incident *)(void *)out->data + (open[kind] - 1);
-        }
-        mark(one, alert);
-    }
-    tp_buf_free(&all);
+    return 0;
 }
 
-static void free_incidents(tp_buf *incidents)
+/* Who it is told by, and the element, where they are known. */
+static void put_reason(const tp_view_run *run, tp_buf *out, const tp_view_incident *first)
 {
-    incident *all = (incident *)(void *)incidents->data;
-    for (size_t i = 0; i < incidents->size / sizeof *all; i++) {
-        tp_buf_free(&all[i].keys);
+    const tp_incident *incident = &first->record.u.incident;
+    put_text(out, "cause", known(tp_cause_name(incident->cause)));
+    put_number(out, "evidence", incident->evidence);
+    if (first->witness != TP_VIEW_NO_KEY) {
+        const tp_view_key *witness = tp_view_key_at(run, first->witness);
+        put_text(out, "witness", witness->row);
+        put_text(out, "witness_q", known(tp_quantity_name(witness->quantity)));
     }
-    tp_buf_free(incidents);
+    if (incident->element != TP_NO_INDEX) {
+        tp_buf_printf(out, ",\"element\":%" PRIu64 ",\"bits\":\"0x%" PRIx64 "\"", incident->element,
+                      incident->bits);
+    }
 }
 
-static void put_incident(const tp_view_run *run, tp_buf *out, const incident *one, size_t number)
+static void put_incident(const tp_view_run *run, tp_buf *out, const tp_view_causes *causes,
+                         uint32_t index)
 {
-    const tp_alert *alert = &one->first->record.u.alert;
-    const tp_view_key *key = tp_view_key_at(run, one->first->key);
-    const tp_view_rank *rank = tp_view_rank_find(run, one->first->rank);
-    const tp_view_column *column = tp_view_column_find(rank, one->first->step);
+    const tp_view_cause *cause = tp_view_cause_at(causes, index);
+    const tp_view_incident *first = tp_view_part_at(causes, cause->first_part);
+    const tp_record *record = &first->record;
+    const tp_incident *incident = &record->u.incident;
+    const tp_view_key *key = tp_view_key_at(run, first->key);
+    const tp_view_column *column =
+        tp_view_column_find(tp_view_rank_find(run, first->rank), incident->first_step);
+    const tp_alert alert = {.rule = incident->rule,
+                            .op = incident->op,
+                            .value = incident->value,
+                            .baseline = incident->baseline,
+                            .threshold = incident->threshold,
+                            .samples = incident->samples};
     char text[TP_ALERT_TEXT];
-    uint64_t first;
-    uint64_t last = 0;
-    tp_view_run_steps(run, &first, &last);
-    tp_alert_describe(alert, text, sizeof text);
+    tp_alert_describe(&alert, text, sizeof text);
     tp_buf_printf(out,
-                  "{\"n\":%zu,\"kind\":\"%s\",\"step\":%" PRIu64 ",\"last\":%" PRIu64
+                  "{\"n\":%" PRIu32 ",\"kind\":\"%s\",\"step\":%" PRIu64 ",\"last\":%" PRIu64
                   ",\"steps\":%" PRIu64 ",\"alerts\":%" PRIu64 ",\"in_first\":%" PRIu64
                   ",\"series\":%" PRIu64 ",\"rank\":%" PRIu32 ",\"micro_step\":%" PRIu32
-                  ",\"open\":%s,\"wall\":%" PRId64 ",\"rule\":\"%s\",\"op\":\"%s\",\"value\":",
-                  number, kinds[one->kind], one->first->step, one->last_step, one->steps,
-                  one->alerts, one->in_first, one->series, one->first->rank,
-                  one->first->record.micro_step, one->last_step + QUIET >= last ? "true" : "false",
-                  column != NULL ? column->wall_ns / 1000000 : 0,
-                  tp_rule_name(alert->rule) != NULL ? tp_rule_name(alert->rule) : "?",
-                  tp_op_name(alert->op) != NULL ? tp_op_name(alert->op) : "?");
-    tp_json_number(out, alert->value);
-    tp_buf_printf(out, ",\"baseline\":");
-    tp_json_number(out, alert->baseline);
-    tp_buf_printf(out, ",\"threshold\":");
-    tp_json_number(out, alert->threshold);
-    tp_buf_printf(out, ",\"samples\":%" PRIu64 ",\"text\":", alert->samples);
-    tp_text_put_json(out, text);
-    tp_buf_printf(out, ",\"q\":\"%s\",\"row\":", tp_quantity_name(key->quantity));
-    tp_text_put_json(out, key->row);
-    tp_buf_printf(out, ",\"name\":");
-    tp_text_put_json(out, key->name);
-    tp_buf_printf(out, ",\"ranks\":[");
-    const char *separator = "";
-    for (uint32_t bit = 0; bit < 64; bit++) {
-        if ((one->ranks >> bit & 1) != 0) {
-            tp_buf_printf(out, "%s%" PRIu32, separator, bit);
-            separator = ",";
+                  ",\"open\":%s,\"wall\":%" PRId64 ",\"samples\":%" PRIu64,
+                  index + 1, kinds[cause->kind], incident->first_step, cause->last_step,
+                  cause->steps, cause->alerts, cause->in_first, cause->series, first->rank,
+                  record->micro_step, cause->open ? "true" : "false",
+                  column != NULL ? column->wall_ns / 1000000 : 0, incident->samples);
+    put_text(out, "severity", known(tp_severity_name(incident->severity)));
+    put_text(out, "rule", known(tp_rule_name(incident->rule)));
+    put_text(out, "op", known(tp_op_name(incident->op)));
+    put_number(out, "value", incident->value);
+    put_number(out, "baseline", incident->baseline);
+    put_number(out, "threshold", incident->threshold);
+    put_text(out, "text", text);
+    put_text(out, "said", first->text);
+    put_text(out, "q", known(tp_quantity_name(key->quantity)));
+    put_text(out, "row", key->row);
+    put_text(out, "name", key->name);
+    put_reason(run, out, first);
+    tp_buf_printf(out, ",\"parent\":%" PRIu32 ",\"ranks\":[",
+                  number_of(causes, first, incident->parent));
+    uint32_t last = UINT32_MAX;
+    for (uint64_t next = 0; next <= UINT32_MAX;) { /* in the order of their numbers */
+        uint64_t least = UINT64_MAX;
+        for (uint32_t i = 0; i < cause->part_count; i++) {
+            const uint32_t rank = tp_view_part_at(causes, cause->first_part + i)->rank;
+            least = rank >= next && rank < least ? rank : least;
         }
+        if (least == UINT64_MAX) {
+            break;
+        }
+        tp_buf_printf(out, "%s%" PRIu64, last != UINT32_MAX ? "," : "", least);
+        last = (uint32_t)least;
+        next = least + 1;
     }
     tp_buf_printf(out, "]");
 }
 
 void tp_answer_incidents(const tp_view_run *run, tp_answer *answer)
 {
-    tp_buf all = TP_BUF_INIT;
-    find_incidents(run, &all);
+    tp_view_causes causes;
+    if (tp_view_causes_find(run, &causes) != TP_OK) {
+        answer->body.failed = true;
+    }
     tp_buf_printf(&answer->body, "{\"incidents\":[");
-    for (size_t i = 0; i < all.size / sizeof(incident); i++) {
+    for (uint32_t i = 0; i < tp_view_cause_count(&causes); i++) {
         tp_buf_printf(&answer->body, i > 0 ? "," : "");
-        put_incident(run, &answer->body, (const incident *)(const void *)all.data + i, i + 1);
+        put_incident(run, &answer->body, &causes, i);
         tp_buf_printf(&answer->body, "}");
     }
     tp_buf_printf(&answer->body, "]}");
-    free_incidents(&all);
+    tp_view_causes_free(&causes);
 }
 
 uint64_t tp_incident_count(const tp_view_run *run)
 {
-    tp_buf all = TP_BUF_INIT;
-    find_incidents(run, &all);
-    const uint64_t count = all.size / sizeof(incident);
-    free_incidents(&all);
+    tp_view_causes causes;
+    tp_view_causes_find(run, &causes);
+    const uint64_t count = tp_view_cause_count(&causes);
+    tp_view_causes_free(&causes);
     return count;
 }
 
 bool tp_incident_find(const tp_view_run *run, uint64_t number, tp_incident_place *out)
 {
-    tp_buf all = TP_BUF_INIT;
-    find_incidents(run, &all);
-    const bool found = number >= 1 && number <= all.size / sizeof(incident);
+    tp_view_causes causes;
+    tp_view_causes_find(run, &causes);
+    const bool found = number >= 1 && number <= tp_view_cause_count(&causes);
     if (found) {
-        const incident *one = (const incident *)(const void *)all.data + (number - 1);
-        const tp_view_key *key = tp_view_key_at(run, one->first->key);
-        *out = (tp_incident_place){.step = one->first->step,
-                                   .rank = one->first->rank,
-                                   .is_nonfinite = one->kind == KIND_NONFINITE,
-                                   .quantity = tp_quantity_name(key->quantity),
-                                   .row = key->row};
-        tp_alert_describe(&one->first->record.u.alert, out->text, sizeof out->text);
+        const tp_view_cause *cause = tp_view_cause_at(&causes, (uint32_t)number - 1);
+        const tp_view_incident *first = tp_view_part_at(&causes, cause->first_part);
+        const tp_view_key *key = tp_view_key_at(run, first->key);
+        *out = (tp_incident_place){.step = first->record.u.incident.first_step,
+                                   .rank = first->rank,
+                                   .is_nonfinite = cause->kind == TP_VIEW_NONFINITE,
+                                   .quantity = known(tp_quantity_name(key->quantity)),
+                                   .row = key->row,
+                                   .text = first->text};
     }
-    free_incidents(&all);
+    tp_view_causes_free(&causes);
     return found;
 }
 
-/* The step in which it began, as the journal has it. */
+/* A tensor of the step in which it began. */
+typedef struct actor {
+    tp_moment moment;
+    const tp_record *record;
+    const tp_view_key *key; /* NULL: its name is lost */
+    tp_cell cell;
+} actor;
+
+/* That step, as the journal has it. */
 typedef struct scene {
     const tp_view_run *run;
     const tp_view_rank *rank;
     const tp_view_column *column;
     tp_reader *reader;
     tp_item item;
-    tp_buf order;      /* const tp_record *, in execution order */
+    tp_buf actors;     /* in the order in which the step computes */
     tp_grid_view view; /* norms of the column's block */
     uint32_t place;    /* of the column in it */
 } scene;
 
-static int by_order(const void *a, const void *b)
+static int by_moment(const void *a, const void *b)
 {
-    const tp_record *p = *(const tp_record *const *)a;
-    const tp_record *q = *(const tp_record *const *)b;
-    return p->order < q->order ? -1 : p->order > q->order;
+    return tp_moment_compare(&((const actor *)a)->moment, &((const actor *)b)->moment);
 }
 
-static const tp_record *record_at(const scene *in, size_t place)
+static const actor *actor_at(const scene *in, size_t place)
 {
-    return ((const tp_record *const *)(const void *)in->order.data)[place];
+    return (const actor *)(const void *)in->actors.data + place;
 }
 
-static size_t record_count(const scene *in)
+static size_t actor_count(const scene *in)
 {
-    return in->order.size / sizeof(const tp_record *);
+    return in->actors.size / sizeof(actor);
 }
 
-static bool is_finite(const tp_record *record)
+static uint64_t bad_of(const tp_stats *stats)
 {
-    const tp_stats *stats = &record->u.stats;
-    return stats->nan + stats->pos_inf + stats->neg_inf == 0;
+    return stats->nan + stats->pos_inf + stats->neg_inf;
 }
 
-/* The series of a record; NULL: its name is lost. */
-static const tp_view_key *key_of(const scene *in, const tp_record *record, tp_cell *cell)
+static void add_actor(scene *in, const tp_record *record)
 {
-    char row[1056];
     const tp_key *key = tp_reader_key(in->reader, record->key);
-    *cell = tp_cell_none();
+    actor one = {.record = record, .cell = tp_cell_none()};
     if (key == NULL) {
-        return NULL;
+        return; /* its name is lost */
     }
-    size_t length = (size_t)tp_row_name(key, record->call, row, 1024);
-    if (key->vpp_stage > 0) {
-        snprintf(row + length, sizeof row - length, "@%d", key->vpp_stage);
-    }
-    const uint32_t number = tp_view_key_find(in->run, key->quantity, row);
+    const uint32_t number = tp_view_key_of(in->run, key, record->call);
     if (number == TP_VIEW_NO_KEY) {
-        return NULL;
+        return;
     }
+    one.key = tp_view_key_at(in->run, number);
+    one.moment = tp_moment_of(&in->item.batch, record, key);
     const uint32_t at = tp_view_row_of(in->rank, number);
     if (at < in->view.count) {
         const size_t place = (size_t)at * TP_GRID_WIDTH + in->place;
-        *cell = (tp_cell){in->view.values[place], in->view.codes[place]};
+        one.cell = (tp_cell){in->view.values[place], in->view.codes[place]};
     }
-    return tp_view_key_at(in->run, number);
+    tp_buf_put(&in->actors, &one, sizeof one);
 }
 
-static bool open_scene(scene *in, const tp_view_alert *first)
+static bool open_scene(scene *in, const tp_view_incident *first)
 {
     in->rank = tp_view_rank_find(in->run, first->rank);
-    in->column = in->rank != NULL ? tp_view_column_find(in->rank, first->step) : NULL;
+    in->column = tp_view_column_find(in->rank, first->record.u.incident.first_step);
     if (in->column == NULL ||
         tp_view_read_step(in->rank, in->column, &in->reader, &in->item) != TP_OK) {
         return false;
@@ -280,39 +247,38 @@ static bool open_scene(scene *in, const tp_view_alert *first)
     for (uint64_t i = 0; in->item.batch.records != NULL && i < in->item.batch.count; i++) {
         const tp_record *record = &in->item.batch.records[i];
         if (record->state == TP_SLOT_DONE && record->kind == TP_RECORD_STATS) {
-            tp_buf_put(&in->order, &record, sizeof record);
+            add_actor(in, record);
         }
     }
-    if (in->order.failed || in->order.size == 0) {
+    if (in->actors.failed || in->actors.size == 0) {
         return false;
     }
-    qsort(in->order.data, record_count(in), sizeof(const tp_record *), by_order);
+    qsort(in->actors.data, actor_count(in), sizeof(actor), by_moment);
     return true;
 }
 
 static void close_scene(scene *in)
 {
     tp_reader_close(&in->reader);
-    tp_buf_free(&in->order);
+    tp_buf_free(&in->actors);
     tp_grid_view_free(&in->view);
 }
 
-static void put_line(tp_buf *out, const tp_view_key *key, const tp_record *record, tp_cell cell,
-                     const char *part)
+static void put_line(tp_buf *out, const actor *of, const char *part)
 {
-    const tp_stats *stats = &record->u.stats;
-    const float far = tp_distance_of_code(cell.code);
-    const char *dtype = tp_dtype_name(record->dtype);
-    tp_buf_printf(out, "{\"part\":\"%s\",\"row\":", part);
-    tp_text_put_json(out, key->row);
+    const tp_stats *stats = &of->record->u.stats;
+    const float far = tp_distance_of_code(of->cell.code);
+    tp_buf_printf(out, "{\"part\":\"%s\"", part);
+    put_text(out, "row", of->key->row);
+    put_text(out, "q", known(tp_quantity_name(of->key->quantity)));
+    put_text(out, "dtype", known(tp_dtype_name(of->record->dtype)));
     tp_buf_printf(out,
-                  ",\"q\":\"%s\",\"dtype\":\"%s\",\"count\":%" PRIu64 ",\"nan\":%" PRIu64
-                  ",\"pos_inf\":%" PRIu64 ",\"neg_inf\":%" PRIu64 ",\"distance\":%.3g,\"norm\":",
-                  tp_quantity_name(key->quantity), dtype != NULL ? dtype : "?", stats->count,
-                  stats->nan, stats->pos_inf, stats->neg_inf, isnan(far) ? 0.0 : (double)far);
-    tp_json_number(out, tp_stats_norm(stats));
-    tp_buf_printf(out, ",\"max_abs\":");
-    tp_json_number(out, fmax(fabs(stats->finite_min), fabs(stats->finite_max)));
+                  ",\"count\":%" PRIu64 ",\"nan\":%" PRIu64 ",\"pos_inf\":%" PRIu64
+                  ",\"neg_inf\":%" PRIu64 ",\"distance\":%.3g",
+                  stats->count, stats->nan, stats->pos_inf, stats->neg_inf,
+                  isnan(far) ? 0.0 : (double)far);
+    put_number(out, "norm", tp_stats_norm(stats));
+    put_number(out, "max_abs", fmax(fabs(stats->finite_min), fabs(stats->finite_max)));
     tp_buf_printf(out, "}");
 }
 
@@ -321,28 +287,38 @@ typedef struct victims {
     uint32_t count;
     uint64_t bad;
     uint64_t elements;
+    size_t place; /* of the first one */
     const tp_view_key *first;
     const tp_view_key *last;
     float farthest;
 } victims;
 
-static bool is_victim(const tp_record *record, tp_cell cell, uint32_t kind)
+static bool is_victim(const actor *one, uint32_t kind)
 {
-    return kind == KIND_NONFINITE ? !is_finite(record) : fabsf(tp_distance_of_code(cell.code)) > 6;
+    return one->key->role != TP_ROLE_INPUT &&
+           (kind == TP_VIEW_NONFINITE ? bad_of(&one->record->u.stats) > 0
+                                      : fabsf(tp_distance_of_code(one->cell.code)) > 6);
 }
 
-static void put_victims(tp_buf *out, const victims *of)
+static int by_place(const void *a, const void *b)
 {
-    for (uint32_t q = 1; q < TP_VIEW_QUANTITIES; q++) {
-        const victims *one = &of[q];
+    const size_t p = ((const victims *)a)->place;
+    const size_t q = ((const victims *)b)->place;
+    return p < q ? -1 : p > q;
+}
+
+static void put_victims(tp_buf *out, victims *of)
+{
+    qsort(of, TP_VIEW_QUANTITIES, sizeof *of, by_place);
+    for (uint32_t i = 0; i < TP_VIEW_QUANTITIES; i++) {
+        const victims *one = &of[i];
         if (one->count == 0) {
             continue;
         }
-        tp_buf_printf(out, ",{\"part\":\"victims\",\"q\":\"%s\",\"modules\":%" PRIu32 ",\"from\":",
-                      tp_quantity_name(q), one->count);
-        tp_text_put_json(out, one->first->row);
-        tp_buf_printf(out, ",\"to\":");
-        tp_text_put_json(out, one->last->row);
+        tp_buf_printf(out, ",{\"part\":\"victims\",\"q\":\"%s\",\"modules\":%" PRIu32,
+                      known(tp_quantity_name(one->first->quantity)), one->count);
+        put_text(out, "from", one->first->row);
+        put_text(out, "to", one->last->row);
         tp_buf_printf(out, ",\"count\":%" PRIu64 ",\"bad\":%" PRIu64 ",\"distance\":%.3g}",
                       one->elements, one->bad, (double)one->farthest);
     }
@@ -351,46 +327,41 @@ static void put_victims(tp_buf *out, const victims *of)
 /* The path: clean ones, the producer, victims one by one and then by quantity. */
 static void put_path(const scene *in, tp_buf *out, size_t producer, uint32_t kind)
 {
-    const uint32_t quantity = tp_reader_key(in->reader, record_at(in, producer)->key)->quantity;
+    const uint32_t quantity = actor_at(in, producer)->key->quantity;
     victims of[TP_VIEW_QUANTITIES] = {0};
     size_t clean[CLEAN];
     uint32_t clean_count = 0;
     uint32_t shown = 0;
-    tp_cell cell;
     for (size_t i = producer; i-- > 0 && clean_count < CLEAN;) {
-        const tp_view_key *key = key_of(in, record_at(in, i), &cell);
-        if (key != NULL && key->quantity == quantity && key->role != TP_ROLE_INPUT) {
+        const tp_view_key *key = actor_at(in, i)->key;
+        if (key->quantity == quantity && key->role != TP_ROLE_INPUT) {
             clean[clean_count++] = i;
         }
     }
     tp_buf_printf(out, ",\"path\":[");
     while (clean_count > 0) {
-        const tp_record *record = record_at(in, clean[--clean_count]);
-        const tp_view_key *key = key_of(in, record, &cell);
-        put_line(out, key, record, cell, "before");
+        put_line(out, actor_at(in, clean[--clean_count]), "before");
         tp_buf_printf(out, ",");
     }
-    const tp_view_key *named = key_of(in, record_at(in, producer), &cell);
-    put_line(out, named, record_at(in, producer), cell, "producer");
-    for (size_t i = producer + 1; i < record_count(in); i++) {
-        const tp_record *record = record_at(in, i);
-        const tp_view_key *key = key_of(in, record, &cell);
-        if (key == NULL || !is_victim(record, cell, kind) || key->role == TP_ROLE_INPUT) {
+    put_line(out, actor_at(in, producer), "producer");
+    for (size_t i = producer + 1; i < actor_count(in); i++) {
+        const actor *one = actor_at(in, i);
+        if (!is_victim(one, kind)) {
             continue;
         }
-        if (key->quantity == quantity && shown++ < VICTIMS) {
+        if (shown++ < VICTIMS) {
             tp_buf_printf(out, ",");
-            put_line(out, key, record, cell, "victim");
+            put_line(out, one, "victim");
             continue;
         }
-        victims *to = &of[key->quantity];
-        const tp_stats *stats = &record->u.stats;
-        const float far = fabsf(tp_distance_of_code(cell.code));
-        to->first = to->count == 0 ? key : to->first;
-        to->last = key;
+        victims *to = &of[one->key->quantity];
+        const float far = fabsf(tp_distance_of_code(one->cell.code));
+        to->first = to->count == 0 ? one->key : to->first;
+        to->place = to->count == 0 ? i : to->place;
+        to->last = one->key;
         to->count++;
-        to->elements += stats->count;
-        to->bad += stats->nan + stats->pos_inf + stats->neg_inf;
+        to->elements += one->record->u.stats.count;
+        to->bad += bad_of(&one->record->u.stats);
         to->farthest = far > to->farthest ? far : to->farthest;
     }
     put_victims(out, of);
@@ -402,77 +373,93 @@ static void put_weights(const scene *in, tp_buf *out, const tp_view_key *produce
 {
     const size_t length = strlen(producer->name);
     const char *separator = "";
-    tp_cell cell;
     tp_buf_printf(out, ",\"weights\":[");
-    for (size_t i = 0; i < record_count(in); i++) {
-        const tp_record *record = record_at(in, i);
-        const tp_view_key *key = key_of(in, record, &cell);
-        if (key == NULL || key->quantity != TP_PARAM_ORIGIN ||
-            strncmp(key->name, producer->name, length) != 0 || key->name[length] != '.' ||
-            strchr(key->name + length + 1, '.') != NULL) {
+    for (size_t i = 0; i < actor_count(in); i++) {
+        const tp_view_key *key = actor_at(in, i)->key;
+        if (key->quantity != TP_PARAM_ORIGIN || strncmp(key->name, producer->name, length) != 0 ||
+            key->name[length] != '.' || strchr(key->name + length + 1, '.') != NULL) {
             continue;
         }
         tp_buf_printf(out, "%s", separator);
-        put_line(out, key, record, cell, "weight");
+        put_line(out, actor_at(in, i), "weight");
         separator = ",";
     }
     tp_buf_printf(out, "]");
 }
 
-static void put_facts(const scene *in, tp_buf *out, size_t producer)
+static void put_facts(const scene *in, tp_buf *out, size_t producer, uint32_t witness)
 {
-    const tp_record *record = record_at(in, producer);
-    tp_cell cell;
-    const tp_view_key *key = key_of(in, record, &cell);
-    uint64_t before = 0;
+    const actor *first = actor_at(in, producer);
+    const tp_stats *stats = &first->record->u.stats;
     uint64_t bad_before = 0;
     for (size_t i = 0; i < producer; i++) {
-        before++;
-        bad_before += !is_finite(record_at(in, i));
+        bad_before += bad_of(&actor_at(in, i)->record->u.stats) > 0;
     }
     tp_buf_printf(out,
-                  ",\"facts\":{\"before\":%" PRIu64 ",\"bad_before\":%" PRIu64
-                  ",\"records\":%zu,\"skipped\":%s,\"micro_steps\":%" PRIu32 ",\"largest\":",
-                  before, bad_before, record_count(in),
+                  ",\"facts\":{\"before\":%zu,\"bad_before\":%" PRIu64
+                  ",\"records\":%zu,\"skipped\":%s,\"micro_steps\":%" PRIu32,
+                  producer, bad_before, actor_count(in),
                   (in->item.batch.flags & TP_BATCH_SKIPPED) != 0 ? "true" : "false",
                   in->item.batch.micro_steps);
-    tp_json_number(out, fmax(fabs(record->u.stats.finite_min), fabs(record->u.stats.finite_max)));
-    tp_buf_printf(out, ",\"limit\":");
-    tp_json_number(out, tp_dtype_limit(record->dtype));
-    put_weights(in, out, key);
+    put_number(out, "largest", fmax(fabs(stats->finite_min), fabs(stats->finite_max)));
+    put_number(out, "limit", tp_dtype_limit(first->record->dtype));
+    put_weights(in, out, first->key);
+    for (size_t i = 0; witness != TP_VIEW_NO_KEY && i < actor_count(in); i++) {
+        if (actor_at(in, i)->key == tp_view_key_at(in->run, witness) &&
+            actor_at(in, i)->moment.micro_step == first->moment.micro_step) {
+            tp_buf_printf(out, ",\"witness\":");
+            put_line(out, actor_at(in, i), "witness");
+            break;
+        }
+    }
     tp_buf_printf(out, "}");
+}
+
+/* Where it shows first on each rank. */
+static void put_parts(const tp_view_run *run, tp_buf *out, const tp_view_causes *causes,
+                      const tp_view_cause *cause)
+{
+    tp_buf_printf(out, ",\"parts\":[");
+    for (uint32_t i = 0; i < cause->part_count; i++) {
+        const tp_view_incident *part = tp_view_part_at(causes, cause->first_part + i);
+        const tp_view_key *key = tp_view_key_at(run, part->key);
+        tp_buf_printf(out, "%s{\"rank\":%" PRIu32 ",\"step\":%" PRIu64, i > 0 ? "," : "",
+                      part->rank, part->record.u.incident.first_step);
+        put_text(out, "row", key->row);
+        put_text(out, "q", known(tp_quantity_name(key->quantity)));
+        tp_buf_printf(out, "}");
+    }
+    tp_buf_printf(out, "]");
 }
 
 void tp_answer_incident(const tp_view_run *run, const tp_ask *ask, tp_answer *answer)
 {
-    tp_buf all = TP_BUF_INIT;
-    find_incidents(run, &all);
-    const uint64_t count = all.size / sizeof(incident);
+    tp_view_causes causes;
+    const tp_status status = tp_view_causes_find(run, &causes);
+    const uint32_t count = tp_view_cause_count(&causes);
     const uint64_t number = tp_ask_number(ask, "i", count);
-    if (number < 1 || number > count) {
-        tp_answer_wrong(answer, 404, "no such incident");
-        free_incidents(&all);
+    if (status != TP_OK || number < 1 || number > count) {
+        tp_answer_wrong(answer, status != TP_OK ? 503 : 404,
+                        status != TP_OK ? "no memory" : "no such incident");
+        tp_view_causes_free(&causes);
         return;
     }
-    const incident *one = (const incident *)(const void *)all.data + (number - 1);
+    const tp_view_cause *cause = tp_view_cause_at(&causes, (uint32_t)number - 1);
+    const tp_view_incident *first = tp_view_part_at(&causes, cause->first_part);
     scene in = {.run = run};
-    put_incident(run, &answer->body, one, (size_t)number);
-    tp_buf_printf(&answer->body, ",\"of\":%" PRIu64, count);
-    if (open_scene(&in, one->first)) {
-        const uint32_t call = one->first->record.call;
-        for (size_t i = 0; i < record_count(&in); i++) {
-            tp_cell cell;
-            const tp_record *record = record_at(&in, i);
-            const tp_view_key *key = key_of(&in, record, &cell);
-            if (key == tp_view_key_at(run, one->first->key) && record->call == call &&
-                record->micro_step == one->first->record.micro_step) {
-                put_path(&in, &answer->body, i, one->kind);
-                put_facts(&in, &answer->body, i);
+    put_incident(run, &answer->body, &causes, (uint32_t)number - 1);
+    tp_buf_printf(&answer->body, ",\"of\":%" PRIu32, count);
+    put_parts(run, &answer->body, &causes, cause);
+    if (open_scene(&in, first)) {
+        for (size_t i = 0; i < actor_count(&in); i++) {
+            if (actor_at(&in, i)->record->order == first->record.order) {
+                put_path(&in, &answer->body, i, cause->kind);
+                put_facts(&in, &answer->body, i, first->witness);
                 break;
             }
         }
     }
     close_scene(&in);
     tp_buf_printf(&answer->body, "}");
-    free_incidents(&all);
+    tp_view_causes_free(&causes);
 }

@@ -265,9 +265,7 @@ static void put_static(report *in)
     for (uint64_t i = 1; i <= incidents; i++) {
         tp_incident_place at;
         if (tp_incident_find(in->run, i, &at)) {
-            tp_buf_printf(in->out, "<li>step %" PRIu64 ", rank %" PRIu32 ", ", at.step, at.rank);
-            put_html(in->out, at.row);
-            tp_buf_printf(in->out, ": ");
+            tp_buf_printf(in->out, "<li>step %" PRIu64 ", rank %" PRIu32 ": ", at.step, at.rank);
             put_html(in->out, at.text);
             tp_buf_printf(in->out, "</li>\n");
         }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "view/causes.h"
 
 #define ABNORMAL 65 /* a code: 16 log2(1 + 15.7 MADs) */
 #define MIN_LOG (-149.0F)
@@ -35,8 +36,9 @@ static void free_rank(tp_view_rank *rank)
     }
     tp_reader_close(&rank->reader);
     tp_grid_free(rank->grid);
-    tp_buf *const bufs[] = {&rank->directories, &rank->columns, &rank->rows,    &rank->places,
-                            &rank->baselines,   &rank->known,   &rank->touched, &rank->alerts};
+    tp_view_incidents_free(rank);
+    tp_buf *const bufs[] = {&rank->directories, &rank->columns, &rank->rows,   &rank->places,
+                            &rank->baselines,   &rank->known,   &rank->touched};
     for (size_t i = 0; i < sizeof bufs / sizeof *bufs; i++) {
         tp_buf_free(bufs[i]);
     }
@@ -217,8 +219,8 @@ uint32_t tp_view_key_find(const tp_view_run *run, uint32_t quantity, const char 
     return tp_map_get(&run->by_name, text, length, &key) == TP_OK ? key : TP_VIEW_NO_KEY;
 }
 
-static tp_status add_key(tp_view_run *run, const tp_key *key, const tp_record *record,
-                         const char *row, uint32_t *out)
+static tp_status add_key(tp_view_run *run, const tp_key *key, uint64_t order, const char *row,
+                         uint32_t *out)
 {
     char text[1100];
     const size_t length = key_text(text, sizeof text, key->quantity, row);
@@ -228,7 +230,7 @@ static tp_status add_key(tp_view_run *run, const tp_key *key, const tp_record *r
                        .layer = layer_of(key->name),
                        .quantity = key->quantity < TP_VIEW_QUANTITIES ? key->quantity : 0,
                        .role = key->role,
-                       .order = record->order};
+                       .order = order};
     if (one.row == NULL || one.name == NULL || one.layer == NULL ||
         tp_map_set(&run->by_name, text, length, *out) != TP_OK) {
         run->keys.failed = true;
@@ -266,11 +268,35 @@ static tp_status add_row(tp_view_run *run, tp_view_rank *rank, uint32_t key, uin
     return TP_OK;
 }
 
+/* The name of a row: of a chunk of a virtual pipeline with its number. */
+static void name_row(const tp_key *key, uint32_t call, char *text, size_t size)
+{
+    const size_t length = (size_t)tp_row_name(key, call, text, size - 32);
+    if (key->vpp_stage > 0) {
+        snprintf(text + length, size - length, "@%d", key->vpp_stage);
+    }
+}
+
+uint32_t tp_view_key_of(const tp_view_run *run, const tp_key *key, uint32_t call)
+{
+    char text[1056];
+    name_row(key, call, text, sizeof text);
+    return tp_view_key_find(run, key->quantity, text);
+}
+
+tp_status tp_view_series_of(tp_view_run *run, const tp_key *key, uint32_t call, uint64_t order,
+                            uint32_t *out)
+{
+    char text[1056];
+    name_row(key, call, text, sizeof text);
+    *out = tp_view_key_find(run, key->quantity, text);
+    return *out == TP_VIEW_NO_KEY ? add_key(run, key, order, text, out) : TP_OK;
+}
+
 /* The row of a record; UINT32_MAX when its name was lost to damage. */
 static tp_status find_row(tp_view_run *run, tp_view_rank *rank, const tp_record *record,
                           uint32_t *row)
 {
-    char text[1056];
     uint32_t *known = (uint32_t *)(void *)rank->known.data;
     if (record->call == 0 && record->key < rank->known.size / sizeof *known &&
         known[record->key] > 0) {
@@ -282,15 +308,8 @@ static tp_status find_row(tp_view_run *run, tp_view_rank *rank, const tp_record 
     if (key == NULL) {
         return TP_OK;
     }
-    size_t length = (size_t)tp_row_name(key, record->call, text, 1024);
-    if (key->vpp_stage > 0) {
-        snprintf(text + length, sizeof text - length, "@%d", key->vpp_stage);
-    }
-    uint32_t number = tp_view_key_find(run, key->quantity, text);
-    tp_status status = TP_OK;
-    if (number == TP_VIEW_NO_KEY) {
-        status = add_key(run, key, record, text, &number);
-    }
+    uint32_t number;
+    tp_status status = tp_view_series_of(run, key, record->call, record->order, &number);
     if (status == TP_OK) {
         status = add_row(run, rank, number, row);
     }
@@ -476,28 +495,9 @@ static tp_status take_batch(tp_view_run *run, tp_view_rank *rank, const tp_batch
         status = rank->columns.failed ? TP_ERR_NOMEM : TP_OK;
     }
     rank->closed = false;
+    rank->micro_steps = batch->micro_steps;
+    rank->pp_stage = batch->pp_stage;
     return status;
-}
-
-static tp_status take_alerts(tp_view_run *run, tp_view_rank *rank, const tp_batch *batch)
-{
-    for (uint64_t i = 0; i < batch->count; i++) {
-        uint32_t row;
-        if (batch->records[i].kind != TP_RECORD_ALERT) {
-            continue;
-        }
-        rank->alert_count++;
-        if (rank->alerts.size / sizeof(tp_view_alert) >= TP_VIEW_ALERTS_MAX ||
-            find_row(run, rank, &batch->records[i], &row) != TP_OK || row == UINT32_MAX) {
-            continue;
-        }
-        tp_view_alert alert = {.step = batch->step,
-                               .rank = rank->rank,
-                               .key = ((const uint32_t *)(const void *)rank->rows.data)[row],
-                               .record = batch->records[i]};
-        tp_buf_put(&rank->alerts, &alert, sizeof alert);
-    }
-    return rank->alerts.failed ? TP_ERR_NOMEM : TP_OK;
 }
 
 /* Opens the next journal of the rank; false: there is none. */
@@ -545,7 +545,7 @@ static tp_status advance_rank(tp_view_run *run, tp_view_rank *rank, bool *more)
         if (item.type == TP_ITEM_BATCH) {
             status = take_batch(run, rank, &item.batch, before);
         } else if (item.type == TP_ITEM_ALERTS) {
-            status = take_alerts(run, rank, &item.batch);
+            status = tp_view_take_alerts(run, rank, &item.batch);
         } else {
             rank->closed = item.type == TP_ITEM_CLOSE;
         }

@@ -10,8 +10,7 @@
 #include "view/baseline.h"
 #include "view/grid.h"
 
-#define TP_VIEW_QUANTITIES 16    /* more than there are */
-#define TP_VIEW_ALERTS_MAX 65536 /* kept of a rank; others are counted */
+#define TP_VIEW_QUANTITIES 16 /* more than there are */
 
 /* A series, whatever rank it is on. */
 typedef struct tp_view_key {
@@ -46,13 +45,6 @@ typedef struct tp_view_column {
     uint32_t series[TP_VIEW_QUANTITIES];   /* that it has at all */
 } tp_view_column;
 
-typedef struct tp_view_alert {
-    uint64_t step;
-    uint32_t rank;
-    uint32_t key;
-    tp_record record;
-} tp_view_alert;
-
 typedef struct tp_view_rank {
     uint32_t rank;
     tp_buf directories; /* char *: one for each attempt, the first one first */
@@ -67,7 +59,10 @@ typedef struct tp_view_rank {
     tp_buf baselines; /* tp_baseline [row][statistic] */
     tp_buf known;     /* uint32_t by the reader's id: row + 1 of call 0 */
     tp_buf touched;   /* of the step that is taken in */
-    tp_buf alerts;    /* tp_view_alert */
+    tp_buf incidents; /* tp_view_incident */
+    struct tp_view_older *older;
+    uint32_t micro_steps; /* of the last step */
+    int32_t pp_stage;
     uint64_t alert_count;
     tp_position position;
     uint64_t bytes;
@@ -97,6 +92,10 @@ tp_status tp_view_run_add(tp_view_run *run, const tp_run_info *info, const char 
 /* Takes in the next step of each rank; *more: there was one. */
 tp_status tp_view_run_advance(tp_view_run *run, bool *more);
 
+/* For those who take in: the series of a key and call, which is made if need be. */
+tp_status tp_view_series_of(tp_view_run *run, const tp_key *key, uint32_t call, uint64_t order,
+                            uint32_t *out);
+
 /* With the lock held: */
 uint32_t tp_view_rank_count(const tp_view_run *run);
 tp_view_rank *tp_view_rank_at(const tp_view_run *run, uint32_t index);
@@ -105,6 +104,8 @@ uint32_t tp_view_key_count(const tp_view_run *run);
 const tp_view_key *tp_view_key_at(const tp_view_run *run, uint32_t key);
 uint32_t tp_view_key_find(const tp_view_run *run, uint32_t quantity, const char *row);
 #define TP_VIEW_NO_KEY UINT32_MAX
+/* The series of a key and call; TP_VIEW_NO_KEY: there is none. */
+uint32_t tp_view_key_of(const tp_view_run *run, const tp_key *key, uint32_t call);
 
 uint64_t tp_view_column_count(const tp_view_rank *rank);
 const tp_view_column *tp_view_column_at(const tp_view_rank *rank, uint64_t index);

@@ -71,10 +71,10 @@ def names_of(fault: Fault) -> set[str]:
 def test_fault_is_named_first(fault: str, seed: int, tmp_path: Path) -> None:
     result = run_demo(fault, seed, tmp_path)
     assert result.fault is not None
-    assert result.alerts, f"nothing said about {result.fault}"
-    first = result.alerts[0]
+    assert result.incidents, f"nothing said about {result.fault}"
+    first = result.incidents[0]
     within = 0 if fault == "nan" else 2
-    assert result.fault.step <= first.step <= result.fault.step + within
+    assert result.fault.step <= first.first_step <= result.fault.step + within
     assert first.row in names_of(result.fault), f"{result.fault}, but {first}"
     assert first.rule == ("AnomalyNan" if fault == "nan" else "VarianceBounds")
 
@@ -84,6 +84,7 @@ def test_healthy_training_is_silent(seed: int, tmp_path: Path) -> None:
     result = run_demo("none", seed, tmp_path)
     assert result.fault is None
     assert result.alerts == []
+    assert result.incidents == []
     assert result.counters["steps"] == SMALL["steps"]
     assert result.counters["alerts"] == 0
 
@@ -95,12 +96,12 @@ def test_full_demo(tmp_path: Path) -> None:
     command += ["--output", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    target = re.search(r">> NaN written into (\S+)\.weight before step (\d+)", done.stdout)
+    target = re.search(r">> NaN written into (\S+\.weight) before step (\d+)", done.stdout)
     assert target
     assert "AnomalyNan" in done.stdout
     first = re.search(r"What went wrong first ─*\n\s*step\s+(\d+)\n\s*tensor\s+(\S+)", done.stdout)
     assert first, done.stdout
     assert first[1] == target[2]
-    assert first[2] == f"{target[1]}.output"
+    assert first[2] == target[1]
     for promised in ("in hooks", "tensorboard --logdir", "NaN", "the fault"):
         assert promised in done.stdout

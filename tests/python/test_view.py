@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 import torch
 
-from tensorprobe import _core
+from tensorprobe import Incident, _core
+from tensorprobe._causes import alerts_of, put_together
+from tensorprobe.anomaly_analyse import read_journals
 from view_server import COMMAND, Server
 
 SEED = 0
@@ -228,6 +230,26 @@ def test_cuts(small: tuple[Server, list[Any]]) -> None:
     assert [row[0] for row in head["rows"]] == ["layers.0", "layers.1", "layers.2"]
     head, _ = server.map(h=3, unfold="layers.1")
     assert [row[2] for row in head["rows"]] == [3, 0, 0, 0, 1]
+
+
+def test_incidents_are_those_of_analyse(small: tuple[Server, list[Any]]) -> None:
+    server, _ = small
+    directory = Path(server.ask("runs")["runs"][0]["directory"]).parent
+    found, _ = read_journals(directory)
+    causes = put_together(item for item in found if isinstance(item.what, Incident))
+    assert len(causes) > 3
+    said = [
+        [one["step"], one["rank"], one["row"], one["said"], one["ranks"], one["alerts"]]
+        for one in server.ask("incidents")["incidents"]
+    ]
+    wanted = []
+    for cause in causes:
+        first = cause.first.what
+        assert isinstance(first, Incident)
+        alerts = len(alerts_of(cause, found))
+        row = [first.first_step, cause.first.rank, first.row, first.text, cause.ranks, alerts]
+        wanted.append(row)
+    assert said == wanted
 
 
 def test_a_cell_in_full(small: tuple[Server, list[Any]]) -> None:

@@ -120,23 +120,27 @@ def test_every_page(
 
 @pytest.mark.slow
 def test_from_the_run_to_the_first_tensor(browser: Browser, server: Server, broken: Result) -> None:
-    first = broken.alerts[0]
+    first = broken.incidents[0]
+    assert broken.fault is not None
+    assert first.row == f"{broken.fault.module}.weight"
     tab = Tab(browser, server)
     page = tab.go(f"r/{run_of(broken)}/run")
     sentence = page.inner_text("#sentence")
-    assert f"step {first.step}" in sentence
+    assert f"step {first.first_step}" in sentence
     assert first.row in sentence
     page.click(f"#incidents a.incident >> text={first.row}")
     page.wait_for_selector(f"article[data-row='{first.row}']")
-    assert page.get_attribute("article", "data-step") == str(first.step)
+    assert page.get_attribute("article", "data-step") == str(first.first_step)
     producer = page.locator("#path [data-part=producer]")
     assert producer.get_attribute("data-row") == first.row
-    # The weight that was broken is named as evidence.
-    assert broken.fault is not None
-    assert broken.fault.module in page.inner_text("ul.evidence")
+    # The module that computes with it is the first victim.
+    victim = page.locator("#path [data-part=victim]").first
+    assert victim.get_attribute("data-row") == f"{broken.fault.module}.output"
+    assert f"0x{first.bits:x}" in page.inner_text("ul.evidence")
+    assert first.text.partition(";")[0] in page.inner_text("p.said")
     page.click("#onmap")
     page.wait_for_selector(f"#panel[data-row='{first.row}']")
-    assert page.get_attribute("#panel", "data-step") == str(first.step)
+    assert page.get_attribute("#panel", "data-step") == str(first.first_step)
     assert page.get_attribute("#panel", "data-value") == "NaN"
     page.keyboard.press("s")
     page.wait_for_selector("#lines canvas")
@@ -151,12 +155,12 @@ def test_from_the_run_to_the_first_tensor(browser: Browser, server: Server, brok
 def test_map_by_keys_and_pointer(browser: Browser, server: Server, broken: Result) -> None:
     tab = Tab(browser, server)
     page = tab.go(f"r/{run_of(broken)}/map")
-    first = broken.alerts[0]
+    first = broken.incidents[0].first_step
     page.keyboard.press("n")
-    page.wait_for_selector(f"#panel[data-step='{first.step}']")
+    page.wait_for_selector(f"#panel[data-step='{first}']")
     assert page.get_attribute("#panel", "data-value") == "NaN"
     page.keyboard.press("ArrowLeft")
-    page.wait_for_selector(f"#panel[data-step='{first.step - 1}']")
+    page.wait_for_selector(f"#panel[data-step='{first - 1}']")
     assert page.get_attribute("#panel", "data-value") != "NaN"
     box = page.locator("#map").bounding_box()
     assert box is not None
@@ -255,7 +259,7 @@ def test_report(browser: Browser, broken: Result, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{path}\n"
     assert path.stat().st_size < 3e6
-    first = broken.alerts[0]
+    first = broken.incidents[0]
     problems: list[str] = []
     asked: list[str] = []
     for width in (1280, 390):
@@ -266,7 +270,7 @@ def test_report(browser: Browser, broken: Result, tmp_path: Path) -> None:
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-report=ready]")
         assert page.get_attribute("article", "data-row") == first.row
-        assert page.get_attribute("article", "data-step") == str(first.step)
+        assert page.get_attribute("article", "data-step") == str(first.first_step)
         assert page.locator("#map").count() >= 4
         assert page.locator("#lines canvas").count() >= 10
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -278,7 +282,8 @@ def test_report(browser: Browser, broken: Result, tmp_path: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(path.as_uri())
-    assert f"step {first.step}, rank 0, {first.row}: " in page.inner_text(".static")
+    said = f"step {first.first_step}, rank 0: {first.text.partition(';')[0]}"
+    assert said in page.inner_text(".static")
     context.close()
     wrong = [*command, "--run", "nowhere"]
     refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
@@ -291,7 +296,10 @@ def test_both_languages_say_the_same() -> None:
         json.loads((ROOT / f"web/{name}.json").read_text()) for name in ("en", "zh")
     )
     assert english.keys() == chinese.keys()
-    used = set()
+    causes = ROOT / "src/record/describe.c"
+    (names,) = re.findall(r"cause_names\[\] = \{(.*?)\}", causes.read_text(), re.DOTALL)
+    used = {f"{way}_{name}" for name in re.findall(r'"(\w+)"', names) for way in "sc"}
+    used -= {"s_unknown", "c_unknown"}
     for path in (ROOT / "web").glob("*.js"):
         used |= set(re.findall(r'words\("([a-z_A-Z]+)"', path.read_text()))
     assert used <= english.keys()
