@@ -413,6 +413,7 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
         begin_step(hook);
     }
     if (own > 0 && monitor->collecting && !is_tried_again(hook)) {
+        scaler_check_clipping(hook);
         hook->stale_gradient = has_closure(args, count);
         const bool gradients = !hook->gradients_taken && !hook->stale_gradient;
         PyObject *hidden = core_hide_from_functions(monitor->state);
@@ -438,7 +439,8 @@ PyObject *optimizer_hook_finish(optimizer_hook *hook, PyObject *optimizer, bool 
     ok = optimizer_parts_ending(hook) && ok;
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
     monitor_add_time(monitor, begin);
-    hook->gradients_taken = false;
+    hook->gradients_taken = hook->loss_is_scaled = false;
+    hook->clipped_behind = 0;
     hook->begun_in = 0;
     hook->stepped = true;
     if (result == NULL || !hook->ends_step || !monitor_is_active(monitor) ||
@@ -540,6 +542,10 @@ static PyMethodDef hook_methods[] = {
      "reduced."},
     {"unscaled", scaler_unscaled, METH_O,
      "unscaled($self, optimizer, /)\n--\n\nA gradient scaler has divided the gradients."},
+    {"scaled", scaler_scaled, METH_NOARGS,
+     "scaled($self, /)\n--\n\nA gradient scaler multiplies a loss."},
+    {"clipping", scaler_clipping, METH_NOARGS,
+     "clipping($self, /)\n--\n\nThe training loop is about to clip gradients."},
     {"scaler_begin", (PyCFunction)(void (*)(void))scaler_begin, METH_FASTCALL,
      "scaler_begin($self, optimizer, scale, /)\n--\n\nA gradient scaler's step begins."},
     {"scaler_end", (PyCFunction)(void (*)(void))scaler_end, METH_FASTCALL,

@@ -52,11 +52,15 @@ typedef struct optimizer_hook {
                                 ones, and optimizers without any of these are somebody else's. NULL:
                                 the hooks are one optimizer's own */
     bool ends_step;          /* its step is the training's */
-    bool gradients_taken;    /* right after they were unscaled */
-    bool stepped;            /* since the scaler's step began */
-    uint32_t scaler_depth;   /* scaler.step of a subclass may call that of its base */
-    PyObject *inv_scale;     /* owned tensor, while gradients are scaled; else NULL */
-    PyObject *optimizer;     /* weak reference to the one that was found so, or NULL */
+    bool gradients_taken;    /* before the step: unscaled, and not clipped yet */
+    bool loss_is_scaled;     /* by a gradient scaler, in this step */
+    uint64_t clipped_behind; /* 1 + the newest forward when clipping began; 0: it has not */
+    uint32_t clipped_early;  /* steps in a row in which other forwards came behind that */
+    bool has_warned_of_clipping;
+    bool stepped;          /* since the scaler's step began */
+    uint32_t scaler_depth; /* scaler.step of a subclass may call that of its base */
+    PyObject *inv_scale;   /* owned tensor, while gradients are scaled; else NULL */
+    PyObject *optimizer;   /* weak reference to the one that was found so, or NULL */
     uint32_t busy; /* calls that look at the parameters: they may work with the GIL released */
     uint32_t count;
     watched *parameters;

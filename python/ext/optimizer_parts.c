@@ -249,6 +249,12 @@ static PyObject *get_reduced_sq(PyObject *self, void *Py_UNUSED(closure))
     return PyFloat_FromDouble(((optimizer_hook *)self)->reduced_sq);
 }
 
+static PyObject *get_has_gradients(PyObject *self, void *Py_UNUSED(closure))
+{
+    const optimizer_hook *hook = (optimizer_hook *)self;
+    return PyBool_FromLong(hook->gradients_taken || hook->step_frame != NULL);
+}
+
 PyGetSetDef optimizer_parts_properties[] = {
     {"locate", get_locate, set_locate,
      "None, or what says where the values of each row are: locate(after) gives a list with None or "
@@ -263,6 +269,8 @@ PyGetSetDef optimizer_parts_properties[] = {
     {"reduced_sq", get_reduced_sq, NULL,
      "The sum of squares of the reduced gradients taken last; of copies that of copy 0 alone.",
      NULL},
+    {"has_gradients", get_has_gradients, NULL,
+     "Whether those of the step that is open have been taken.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

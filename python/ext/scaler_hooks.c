@@ -45,15 +45,12 @@ bool scaler_note_fused(optimizer_hook *hook, PyObject *optimizer)
     return hook->inv_scale != NULL;
 }
 
-PyObject *scaler_unscaled(PyObject *self, PyObject *optimizer)
+/* Has the gradients taken now, once a step. optimizer: None is whichever will step. */
+static PyObject *take_now(optimizer_hook *hook, PyObject *optimizer, const char *where)
 {
-    optimizer_hook *hook = (optimizer_hook *)self;
     monitor_object *monitor = hook->monitor;
-    if (!monitor_is_collecting(monitor) || hook->gradients_taken) {
-        Py_RETURN_NONE;
-    }
     const uint64_t begin = monitor_now(monitor);
-    const int own = optimizer_hook_owns(hook, optimizer);
+    const int own = optimizer == Py_None ? 1 : optimizer_hook_owns(hook, optimizer);
     bool ok = own == 0;
     if (own > 0) {
         hook->gradients_taken = true;
@@ -61,9 +58,55 @@ PyObject *scaler_unscaled(PyObject *self, PyObject *optimizer)
         ok = !monitor->config->wg_distribution || optimizer_hook_take_gradients(hook, optimizer);
         core_show(hidden);
     }
-    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "scaler.unscale_");
+    PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, where);
     monitor_add_time(monitor, begin);
     return result;
+}
+
+PyObject *scaler_unscaled(PyObject *self, PyObject *optimizer)
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    if (!monitor_is_collecting(hook->monitor) || hook->gradients_taken) {
+        Py_RETURN_NONE;
+    }
+    return take_now(hook, optimizer, "scaler.unscale_");
+}
+
+PyObject *scaler_scaled(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    ((optimizer_hook *)self)->loss_is_scaled = true;
+    Py_RETURN_NONE;
+}
+
+PyObject *scaler_clipping(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    optimizer_hook *hook = (optimizer_hook *)self;
+    const bool is_stepping = hook->step_frame != NULL;
+    if (!monitor_is_collecting(hook->monitor) || hook->gradients_taken || hook->loss_is_scaled ||
+        is_stepping || hook->clipped_early > 1) {
+        Py_RETURN_NONE;
+    }
+    hook->clipped_behind = 1 + hook->monitor->forward;
+    return take_now(hook, Py_None, "clip_grad_norm_");
+}
+
+void scaler_check_clipping(optimizer_hook *hook)
+{
+    if (hook->clipped_behind == 0) {
+        return;
+    }
+    if (hook->clipped_behind == 1 + hook->monitor->forward) {
+        hook->clipped_early = 0;
+        return;
+    }
+    hook->clipped_early++;
+    if (!hook->has_warned_of_clipping) {
+        hook->has_warned_of_clipping = true;
+        core_warn("tensorprobe: step %llu: gradients were clipped before the last forward of the "
+                  "step, so grad_reduced is what was there then; where that happens in two steps "
+                  "in a row, later ones are recorded as the optimizer finds them, clipped",
+                  (unsigned long long)tp_monitor_step_number(hook->monitor->monitor));
+    }
 }
 
 PyObject *scaler_begin(PyObject *self, PyObject *const *args, Py_ssize_t count)

@@ -1,5 +1,6 @@
-/* Gradient scalers, which torch gives no hooks: python/tensorprobe/_scaling.py tells what they do.
- * Methods of the optimizer's hook. */
+/* What happens to gradients between backward and step, for which torch has no hooks: scalers divide
+ * them, and loops clip them. python/tensorprobe/_scaling.py and _clipping.py tell of it. Methods of
+ * the optimizer's hook. */
 #ifndef TP_EXT_SCALER_HOOKS_H
 #define TP_EXT_SCALER_HOOKS_H
 
@@ -7,6 +8,17 @@
 
 /* unscaled(optimizer): its gradients have just been divided by the scale; clipping comes later. */
 PyObject *scaler_unscaled(PyObject *self, PyObject *optimizer);
+
+/* scaled(): a scaler multiplies a loss: gradients aren't what they seem until unscaled(). */
+PyObject *scaler_scaled(PyObject *self, PyObject *unused);
+
+/* clipping(): the loop is about to clip gradients of this optimizer, which are taken now, unless
+ * they have been in this step, or are scaled, or the optimizer's step runs already. */
+PyObject *scaler_clipping(PyObject *self, PyObject *unused);
+
+/* Before the step: warns when forwards came behind the clipping, for what was taken was not all.
+ * When that happens in two steps in a row, gradients are no longer taken so. */
+void scaler_check_clipping(optimizer_hook *hook);
 
 /* scaler_begin(optimizer, scale): a scaler's step begins, which may call the optimizer's. */
 PyObject *scaler_begin(PyObject *self, PyObject *const *args, Py_ssize_t count);

@@ -10,7 +10,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprobe import _core
 from tensorprobe._frameworks import Adapter, Norm, Row, Span
@@ -32,6 +32,17 @@ def _device(distributed: Any, group: Any) -> Any:
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
+class _Clipped(NamedTuple):
+    """What clip_grad_norm_ has said."""
+
+    norm: Any
+    bound: float
+    parameters: set[int]
+    """Their ids."""
+    is_recorded: bool
+    """The gradients had been taken before they were clipped."""
+
+
 class SelfCheck:
     """Whether the gradients that were recorded are those whose norm the framework computed."""
 
@@ -40,44 +51,76 @@ class SelfCheck:
         monitor: _core.Monitor,
         hooks: Sequence[_core.OptimizerHook],
         rows: Callable[[], Sequence[Row]],
+        left_out: Callable[[], Sequence[Row]],
     ) -> None:
         self._monitor = monitor
         self._hooks = hooks
         self._rows = rows
-        self._noted: Norm | None = None
+        self._left_out = left_out
+        self._noted: list[_Clipped] = []
         self._differed = 0
+        self._is_told = False
         self._handles = self._listen()
 
     def _listen(self) -> list[Listener]:
         """Hear of clip_grad_norm_, of torch and of FullyShardedDataParallel."""
 
-        def clipped(given: Any, bound: float, norm: Any, *__: Any, **___: Any) -> None:
-            own = {id(row.parameter) for row in self._rows()}
-            if any(id(one) in own for one in (given if isinstance(given, list) else [given])):
-                self._note(norm, bound)
+        def clipped(_: None, given: Any, bound: float, norm: Any, *__: Any, **___: Any) -> None:
+            self._note(given if isinstance(given, (list, tuple)) else [given], norm, bound)
 
-        def clipped_method(norm: Any, _: Any, max_norm: float, *__: Any, **___: Any) -> None:
-            self._note(norm, max_norm)
+        def method(norm: Any, module: Any, max_norm: float, *_: Any, **__: Any) -> None:
+            self._note(list(module.parameters()), norm, max_norm)
 
         handles = []
-        torch_clip = sys.modules.get("torch.nn.utils.clip_grad")
-        if hasattr(torch_clip, "_clip_grads_with_norm_"):
-            handles.append(listen(torch_clip, "_clip_grads_with_norm_", before=clipped))
+        # Of torch's function both names: one module has it under another name.
+        for module, name in (
+            ("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
+            ("torch.nn.utils", "clip_grads_with_norm_"),
+        ):
+            if hasattr(sys.modules.get(module), name):
+                handles.append(listen(sys.modules[module], name, after=clipped))
         sharded = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
         if sharded is not None:
             owner = sharded.FullyShardedDataParallel
-            handles.append(listen(owner, "clip_grad_norm_", after=clipped_method))
+            handles.append(listen(owner, "clip_grad_norm_", after=method))
         return handles
 
-    def _note(self, norm: Any, bound: Any) -> None:
-        whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        self._noted = Norm(float(whole), float(bound))
+    def _note(self, given: Sequence[Any], norm: Any, bound: Any) -> None:
+        is_recorded = all(hook.has_gradients for hook in self._hooks)
+        parameters = {id(one) for one in given if one.grad is not None}
+        self._noted.append(_Clipped(norm, float(bound), parameters, is_recorded))
+
+    def _counts(self) -> list[_Clipped]:
+        """What speaks of the gradients that were recorded, of those that were clipped often."""
+        own = {id(one.parameter) for one in self._rows() if one.parameter.grad is not None}
+        found: list[_Clipped] = []
+        for one in self._noted:
+            again = [
+                earlier for earlier in found if not earlier.parameters.isdisjoint(one.parameters)
+            ]
+            if own.isdisjoint(one.parameters) or any(earlier.is_recorded for earlier in again):
+                continue  # another model's, or those behind the record
+            found = [earlier for earlier in found if earlier not in again] + [one]
+        return found if own == set[int]().union(*(one.parameters for one in found)) else []
+
+    def _of_clipping(self) -> Norm | None:
+        """The norm of all that clip_grad_norm_ has clipped, if that is all that was recorded."""
+        counts = self._counts()
+        squares = clipped = 0.0
+        for number, one in enumerate(counts):
+            if any(one.norm is earlier.norm for earlier in counts[:number]):
+                continue  # the norm of all, by which pieces are clipped
+            value = float(one.norm.full_tensor() if hasattr(one.norm, "full_tensor") else one.norm)
+            squares += value**2
+            clipped += (value if one.is_recorded else min(value, one.bound)) ** 2
+        return Norm(math.sqrt(squares), math.sqrt(clipped)) if counts else None
 
     def check(self, adapter: Adapter | None) -> None:
         """Compare, at the end of the step."""
         total, is_whole = self._total(adapter)
         told = adapter.norm() if adapter is not None else None
-        norm, self._noted = told or self._noted, None
+        norm = told or self._of_clipping()
+        self._noted.clear()
         if norm is None or not is_whole:
             return
         expected = norm.value if norm.clip is None else min(norm.value, norm.clip)
@@ -96,7 +139,9 @@ class SelfCheck:
 
     def _total(self, adapter: Adapter | None) -> tuple[float, bool]:
         """The norm of what all processes have recorded, and whether each has recorded its part."""
-        own = [float(self._monitor.collecting), sum(hook.reduced_sq for hook in self._hooks)]
+        squares = sum(hook.reduced_sq for hook in self._hooks)
+        own = [float(self._monitor.collecting), squares, float(self._lacks_some(adapter))]
+        processes = 1
         if world_size() > 1:
             import torch
             from torch import distributed
@@ -104,9 +149,23 @@ class SelfCheck:
             group = adapter.group if adapter is not None else None
             sums = torch.tensor(own, dtype=torch.float64, device=_device(distributed, group))
             distributed.all_reduce(sums, group=group)
-            count, squares = sums.tolist()
-            return math.sqrt(squares), count == distributed.get_world_size(group)
-        return math.sqrt(own[1]), own[0] > 0
+            own, processes = sums.tolist(), distributed.get_world_size(group)
+        if own[2] > 0 and not self._is_told:
+            self._is_told = True
+            if this_rank() == 0:
+                complain(
+                    "self_check: targets or module_ranks leave parameters out: the norm of what is "
+                    "recorded isn't that of all gradients, and nothing is compared"
+                )
+        return math.sqrt(own[1]), own[0] == processes and own[2] == 0
+
+    def _lacks_some(self, adapter: Adapter | None) -> bool:
+        """Whether there is something that this process alone would record, and doesn't."""
+        for row in self._left_out():
+            span = Span("whole") if adapter is None else adapter.span(row)
+            if row.parameter.requires_grad and span is not None and span.copy == 0:
+                return True
+        return False
 
     def remove(self) -> None:
         """Listen no longer."""
@@ -218,10 +277,13 @@ class Checks:
         hooks: Sequence[_core.OptimizerHook],
         adapter: Callable[[], Adapter | None],
         rows: Callable[[], Sequence[Row]],
+        left_out: Callable[[], Sequence[Row]],
     ) -> None:
         config = monitor.config
         every = config["replica_check"]
-        self._self_check = SelfCheck(monitor, hooks, rows) if config["self_check"] else None
+        self._self_check = None
+        if config["self_check"]:
+            self._self_check = SelfCheck(monitor, hooks, rows, left_out)
         self._replica_check = ReplicaCheck(monitor, every) if every > 0 else None
         self._adapter, self._rows = adapter, rows
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core, _scaling
 from tensorprobe._checks import Checks
+from tensorprobe._clipping import before_clipping
 from tensorprobe._frameworks import Adapter, Handle, Row
 from tensorprobe._messages import complain
 from tensorprobe._ranks import rank_in, reduces_gradients, world_size
@@ -61,7 +62,8 @@ class Optimizers:
         self._adapter: Adapter | None = None
         self._dp_rank = self._tp_rank = 0
         self._checks: Checks | None = None
-        self._watched: list[Row] = []
+        self._shares: list[list[Row]] = []  # what each hook reads
+        self._others: list[Row] | None = None  # what none of them does; None: not looked for
         self._reports: list[Callable[[], None]] = []
 
     def have_copies(self, dp_group: Any, tp_group: Any) -> None:
@@ -105,9 +107,19 @@ class Optimizers:
         return True
 
     def _hook_early(self) -> None:
+        """Have gradients taken before they are clipped, which may be before the step."""
         early = None if self._adapter is None else self._adapter.early
-        for hook in self._hooks if early is not None else ():
-            self._handles.extend(early(hook) if early is not None else ())
+        if early is None:
+            self._handles.extend(before_clipping(self._clips))
+            return
+        for hook in self._hooks:
+            self._handles.extend(early(hook))
+
+    def _clips(self, concerns: Callable[[torch.Tensor], bool]) -> None:
+        """Record the gradients of each optimizer some of whose the loop is about to clip."""
+        for hook, rows in zip(self._hooks, self._shares, strict=True):
+            if any(one.parameter.grad is not None and concerns(one.parameter.grad) for one in rows):
+                hook.clipping()
 
     def report(self, report: Callable[[], None]) -> None:
         """Have this called at the end of each step, while it is open."""
@@ -148,7 +160,7 @@ class Optimizers:
         """Take every hook back, and let go of everything."""
         self.forget()
         self._reports.clear()
-        self._adapter, self._watched = None, []
+        self._adapter, self._shares, self._others = None, [], None
 
     def on_step_end(self, after: Callable[..., None]) -> list[Any] | None:
         """Have this called where a framework's steps have ended; None: no framework's steps count.
@@ -167,20 +179,32 @@ class Optimizers:
         self._adapter = adapter or self._adapter
         _remove(self._reduction_handles)
         missing = False
-        shares = self._rows()
-        for hook, rows in zip(self._hooks, shares, strict=True):
+        self._shares, self._others = self._rows(), None
+        for hook, rows in zip(self._hooks, self._shares, strict=True):
             missing = not self._watch(hook, rows) or missing
-        self._watched = [row for rows in shares for row in rows]
         self._is_missing = missing
         if self._adapter is not None:
             self.warn_of_reduction()
         if self._checks is None and self._hooks:
             hooks = tuple(self._hooks)
             self._checks = Checks(
-                self._monitor, hooks, lambda: self._adapter, lambda: self._watched
+                self._monitor, hooks, lambda: self._adapter, self._watched, self._left_out
             )
             wanted = self._checks.ending is not None or self._reports
             hooks[-1].ending = self._ending if wanted else None
+
+    def _watched(self) -> list[Row]:
+        return [row for rows in self._shares for row in rows]
+
+    def _left_out(self) -> list[Row]:
+        """Of the model's parameters those of which this process records nothing."""
+        if self._others is None:
+            selection = self._selection()
+            others = selection.others()
+            if not self._is_selected()[0]:
+                others += selection.parameters()
+            self._others = [Row(p.name, p.parameter, p.vpp_stage, p.original) for p in others]
+        return self._others
 
     def _watch(self, hook: _core.OptimizerHook, rows: list[Row]) -> bool:
         """Give the hook its rows. False: their gradients are there only when they are reduced."""

@@ -1,8 +1,8 @@
 """Gradient scalers, which torch gives no hooks: their methods are wrapped while a session needs it.
 
-A scaler divides the gradients, and leaves the optimizer's step out when it finds an infinity. Both
-have to be known: the gradients are recorded when they have been divided, and a step that is left
-out is a step.
+A scaler multiplies the loss, divides the gradients, and leaves the optimizer's step out when it
+finds an infinity. All of it has to be known: the gradients are recorded when they have been
+divided, and a step that is left out is a step.
 """
 
 from __future__ import annotations
@@ -44,6 +44,17 @@ def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer | None:
 
 def _hooks_of(optimizer: Any) -> list[OptimizerHook]:
     return [one.hook for one in _listeners if one.optimizer is None or one.optimizer() is optimizer]
+
+
+def _scale(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        if scaler.is_enabled():
+            for one in _listeners:
+                one.hook.scaled()
+        return original(scaler, *args, **kwargs)
+
+    return scale
 
 
 def _unscale(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +110,7 @@ def listen(hook: OptimizerHook, optimizer: torch.optim.Optimizer | None) -> None
     """Tell the hook what scalers do with its optimizer, until ``forget``. None: with any."""
     _listeners.append(_Listener(hook, None if optimizer is None else weakref.ref(optimizer)))
     for scaler in _classes():
-        for name, wrap in (("unscale_", _unscale), ("step", _step)):
+        for name, wrap in (("scale", _scale), ("unscale_", _unscale), ("step", _step)):
             own = scaler.__dict__.get(name)
             if own is not None and not any(own is wrapper for *_, wrapper in _wrapped):
                 wrapper = wrap(own)

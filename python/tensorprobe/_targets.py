@@ -256,16 +256,28 @@ class Selection:
 
         Frozen ones too: whether a parameter is trained may change on the way.
         """
-        wanted = {
-            (named.vpp_stage, named.name)
-            for number in range(len(self.targets))
-            for named in self._named_by(number, self._parameters, beginning=True)
-        }
+        wanted = self._wanted()
         chosen = [named for named in self._parameters if (named.vpp_stage, named.name) in wanted]
         return [
             WatchedParameter(name, named.vpp_stage, named.thing, named.name)
             for name, named in zip(self._row_names(chosen), chosen, strict=True)
         ]
+
+    def others(self) -> list[WatchedParameter]:
+        """Those below no target."""
+        wanted = self._wanted()
+        return [
+            WatchedParameter(named.name, named.vpp_stage, named.thing, named.name)
+            for named in self._parameters
+            if (named.vpp_stage, named.name) not in wanted
+        ]
+
+    def _wanted(self) -> set[tuple[int, str]]:
+        return {
+            (named.vpp_stage, named.name)
+            for number in range(len(self.targets))
+            for named in self._named_by(number, self._parameters, beginning=True)
+        }
 
     def _row_names(self, chosen: list[_Named]) -> list[str]:
         """Shortened if that is wanted, but for names that are then no longer different."""

@@ -127,10 +127,10 @@ def expected(
         found["micro"].append(running)
         for name, p in parameters.items():
             p.grad = reduced[name].clone() if name in reduced else None
-        norm = torch.nn.utils.clip_grad_norm_(parameters.values(), CLIP if clip else 1e9)
-        found["total"].append(float(norm))
         used = {name: p for name, p in parameters.items() if name in reduced}
         found["grad_reduced"].append(norms({name: p.grad for name, p in used.items()}))
+        norm = torch.nn.utils.clip_grad_norm_(parameters.values(), CLIP if clip else 1e9)
+        found["total"].append(float(norm))
         found["param_origin"].append(norms(parameters))
         states = {name: optimizer.state[p] for name, p in used.items() if step > 0}
         for kind in ("exp_avg", "exp_avg_sq"):
@@ -179,7 +179,7 @@ class Layout:
         self.groups = groups
         self.same_data = same_data  # so many processes have parts of one
         self.early = early  # wraps the model when it is watched already
-        self.tamper = tamper or (lambda model, step: None)
+        self.tamper = tamper
 
     def clip_norm(self, model: nn.Module, bound: float) -> float:
         own = getattr(model, "clip_grad_norm_", None)
@@ -229,8 +229,11 @@ class Layout:
                         context = self.no_sync(model)
                     with context:
                         loss_of(model, batch(step, micro, rank), self.micros).backward()
+                if session is not None and self.tamper is not None:
+                    session.take_gradients()
+                if self.tamper is not None:
+                    self.tamper(model, step)
                 totals.append(self.clip_norm(model, CLIP if self.clip else 1e9))
-                self.tamper(model, step)
                 optimizer.step()
                 optimizer.zero_grad()
             if session is not None:
@@ -383,7 +386,7 @@ def no_sync(model: Any) -> Any:
 
 
 def tamper(model: Any, step: int) -> None:
-    """Grow the gradients after their norm is known, and a weight of one process on its own."""
+    """Grow gradients that have been recorded, and a weight of one process on its own."""
     parameters = dict(model.named_parameters())
     if step == 1:
         parameters["module.h.0.fc.weight"].grad.mul_(3)
@@ -468,7 +471,6 @@ def main(folder: Path, rank: int, world: int, chosen: list[str]) -> None:
             "exact_locally": layout.dtype is None,
             "micros": layout.micros,
             "parts": layout.same_data > 1,
-            "clip": CLIP if layout.clip else None,
             "expected": references.get(key) if layout.reference else None,
         }
     (folder / f"results{rank}.json").write_text(json.dumps(results))

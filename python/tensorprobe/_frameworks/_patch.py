@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from tensorprobe._messages import complain
+
+
+def _is_traced() -> Callable[[], bool]:
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return getattr(compiler, "is_compiling", None) or bool
 
 
 class _Wrapped:
@@ -17,9 +23,12 @@ class _Wrapped:
         self.original = vars(owner)[name] if self.was_own else getattr(owner, name)
         self.listeners: list[Listener] = []
         original, listeners = getattr(owner, name), self.listeners
+        is_traced = _is_traced()
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if is_traced():  # nothing has happened yet
+                return original(*args, **kwargs)
             heard: list[Listener] = []
             while rest := [one for one in listeners if one not in heard]:
                 heard += rest  # some may come while others are told
