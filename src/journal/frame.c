@@ -92,9 +92,33 @@ static void put_header(tp_buf *out, const tp_frame *frame, uint64_t offset)
     put_crc(out, from);
 }
 
-tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
-                       const tp_buf *payload, ZSTD_CCtx *packer)
+/* Packs all of the payload into less room than it has itself; 0: it can't be done, whatever keeps
+ * zstd from it, room or memory. */
+static size_t pack(uint8_t *stored, const tp_buf *payload, const tp_frame_cut *cut,
+                   ZSTD_CCtx *packer)
 {
+    const size_t room = payload->size - 1;
+    size_t size = 0;
+    size_t from = 0;
+    for (uint32_t i = 0; from < payload->size; i++) {
+        const size_t left = payload->size - from;
+        const size_t wanted = i == 0 ? cut->head : i <= cut->count ? cut->piece : left;
+        const size_t part = wanted < left ? wanted : left;
+        const size_t packed = ZSTD_compressCCtx(packer, stored + size, room - size,
+                                                payload->data + from, part, ZSTD_LEVEL);
+        if (ZSTD_isError(packed)) {
+            return 0;
+        }
+        size += packed;
+        from += part;
+    }
+    return size;
+}
+
+tp_status tp_frame_put_cut(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
+                           const tp_buf *payload, const tp_frame_cut *cut, ZSTD_CCtx *packer)
+{
+    const tp_frame_cut whole = {.head = payload->size};
     if (payload->size > TP_FRAME_PAYLOAD_MAX) {
         return TP_ERR_ARGUMENT;
     }
@@ -106,10 +130,9 @@ tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offse
     size_t stored_size = payload->size;
     uint8_t codec = CODEC_NONE;
     if (payload->size > 1) {
-        /* Whatever keeps zstd from making it smaller, room or memory: it is stored as it is. */
-        size_t packed = ZSTD_compressCCtx(packer, stored, payload->size - 1, payload->data,
-                                          payload->size, ZSTD_LEVEL);
-        if (!ZSTD_isError(packed)) {
+        const size_t packed =
+            pack(stored, payload, payload->size >= TP_FRAME_CUT_LEAST ? cut : &whole, packer);
+        if (packed > 0) {
             stored_size = packed;
             codec = CODEC_ZSTD;
         }
@@ -127,6 +150,13 @@ tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offse
     put_header(out, &frame, offset);
     out->size += stored_size;
     return TP_OK;
+}
+
+tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
+                       const tp_buf *payload, ZSTD_CCtx *packer)
+{
+    const tp_frame_cut whole = {.head = payload->size};
+    return tp_frame_put_cut(out, type, step, offset, payload, &whole, packer);
 }
 
 void tp_frame_move(tp_buf *out, const tp_frame *frame, const uint8_t *stored, uint64_t offset)
@@ -176,8 +206,19 @@ tp_status tp_frame_find(int fd, const char *path, uint64_t from, tp_buf *bytes, 
     }
 }
 
-tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
-                          tp_buf *raw)
+static bool wants_all(const void *context, const tp_buf *raw, size_t begin, size_t end)
+{
+    (void)context;
+    (void)raw;
+    (void)begin;
+    (void)end;
+    return true;
+}
+
+tp_status tp_frame_unpack_some(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
+                               bool (*wants)(const void *context, const tp_buf *raw, size_t begin,
+                                             size_t end),
+                               const void *context, tp_buf *raw)
 {
     tp_buf_clear(raw);
     if (frame->codec == CODEC_NONE && frame->raw_size == frame->stored_size) {
@@ -188,12 +229,33 @@ tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCt
         frame->raw_size > (uint64_t)frame->stored_size * ZSTD_RATIO_MAX) {
         return TP_ERR_CORRUPT;
     }
-    uint8_t *room = tp_buf_extend(raw, frame->raw_size);
-    if (raw->failed) {
+    if (tp_buf_extend(raw, frame->raw_size) == NULL && frame->raw_size > 0) {
         return TP_ERR_NOMEM;
     }
-    size_t size = ZSTD_decompressDCtx(unpacker, room, frame->raw_size, stored, frame->stored_size);
-    return !ZSTD_isError(size) && size == frame->raw_size ? TP_OK : TP_ERR_CORRUPT;
+    size_t from = 0;
+    size_t to = 0;
+    while (from < frame->stored_size) {
+        const size_t packed =
+            ZSTD_findFrameCompressedSize(stored + from, frame->stored_size - from);
+        const unsigned long long size =
+            ZSTD_getFrameContentSize(stored + from, frame->stored_size - from);
+        if (ZSTD_isError(packed) || size > frame->raw_size - to) { /* also when it is unknown */
+            return TP_ERR_CORRUPT;
+        }
+        if (wants(context, raw, to, to + size) &&
+            ZSTD_decompressDCtx(unpacker, raw->data + to, size, stored + from, packed) != size) {
+            return TP_ERR_CORRUPT;
+        }
+        from += packed;
+        to += size;
+    }
+    return to == frame->raw_size ? TP_OK : TP_ERR_CORRUPT;
+}
+
+tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
+                          tp_buf *raw)
+{
+    return tp_frame_unpack_some(frame, stored, unpacker, wants_all, NULL, raw);
 }
 
 tp_status tp_segment_path(char path[TP_PATH_MAX], const char *folder, uint64_t segment)

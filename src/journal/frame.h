@@ -24,6 +24,7 @@
 #define TP_FRAME_INDEX 7
 #define TP_FRAME_SETTINGS 9 /* JSON: how files are made of this; the first frame */
 #define TP_FRAME_REMOVED 8  /* the batches of the segment are gone: steps from and to, how many */
+#define TP_FRAME_DIGEST 10  /* what tp_digest is made of */
 #define TP_FRAME_TRAILER_SIZE 8u /* payload of CONTINUED and CLOSE: where the index lies */
 
 #define TP_FRAME_HEADER_SIZE 40u
@@ -52,6 +53,17 @@ tp_status tp_segment_header_get(const uint8_t *bytes, size_t size, tp_run_info *
 tp_status tp_frame_put(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
                        const tp_buf *payload, ZSTD_CCtx *packer);
 
+/* Likewise; a payload of TP_FRAME_CUT_LEAST bytes or more is packed in pieces that can be unpacked
+ * alone: `head` bytes, then pieces of `piece` bytes, so many of them, then the rest. */
+#define TP_FRAME_CUT_LEAST ((size_t)1 << 20)
+typedef struct tp_frame_cut {
+    size_t head;
+    size_t piece;
+    uint32_t count;
+} tp_frame_cut;
+tp_status tp_frame_put_cut(tp_buf *out, uint32_t type, uint64_t step, uint64_t offset,
+                           const tp_buf *payload, const tp_frame_cut *cut, ZSTD_CCtx *packer);
+
 /* Appends a frame as it lies in another place; stored: its payload there. */
 void tp_frame_move(tp_buf *out, const tp_frame *frame, const uint8_t *stored, uint64_t offset);
 
@@ -66,6 +78,14 @@ tp_status tp_frame_find(int fd, const char *path, uint64_t from, tp_buf *bytes, 
 /* Unpacks a frame's payload into raw. TP_ERR_CORRUPT, TP_ERR_NOMEM. */
 tp_status tp_frame_unpack(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
                           tp_buf *raw);
+
+/* Unpacks only those pieces that `wants` says yes to, which are asked for by their place in raw,
+ * from the first one on: it sees what has been unpacked so far. The others' bytes in raw are
+ * whatever was there. */
+tp_status tp_frame_unpack_some(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
+                               bool (*wants)(const void *context, const tp_buf *raw, size_t begin,
+                                             size_t end),
+                               const void *context, tp_buf *raw);
 
 tp_status tp_segment_path(char path[TP_PATH_MAX], const char *folder, uint64_t segment);
 

@@ -1,11 +1,9 @@
 #include "journal/index.h"
 
-#include <sys/stat.h>
-
-#include "base/crc32c.h"
 #include "journal/frame.h"
 #include "journal/overview.h"
 #include "journal/records.h"
+#include "journal/segment.h"
 
 #define HEADER_SIZE 32u
 #define ENTRY_SIZE 24u
@@ -145,52 +143,22 @@ tp_status tp_index_get(const tp_buf *payload, uint64_t offset, tp_index *index)
     return status;
 }
 
-/* What it takes to read frames at their offsets. */
-typedef struct source {
-    int fd;
-    const char *path;
-    uint64_t size; /* of the file */
-    ZSTD_DCtx *unpacker;
-    tp_buf stored;
-    tp_buf payload;
-} source;
-
-/* Reads the frame at an offset into payload, if it is whole and of this type. */
-static bool read_frame(source *from, uint64_t offset, uint32_t type)
-{
-    tp_frame frame;
-    return tp_file_read_at(from->fd, from->path, offset, TP_FRAME_HEADER_SIZE, &from->stored,
-                           NULL) == TP_OK &&
-           from->stored.size == TP_FRAME_HEADER_SIZE &&
-           tp_frame_get(from->stored.data, offset, &frame) && frame.type == type &&
-           frame.stored_size <= from->size - offset &&
-           tp_file_read_at(from->fd, from->path, offset + TP_FRAME_HEADER_SIZE, frame.stored_size,
-                           &from->stored, NULL) == TP_OK &&
-           from->stored.size == frame.stored_size &&
-           tp_crc32c(0, from->stored.data, from->stored.size) == frame.payload_crc &&
-           tp_frame_unpack(&frame, from->stored.data, from->unpacker, &from->payload) == TP_OK;
-}
-
-void tp_index_load(tp_index *index, int fd, const char *path, ZSTD_DCtx *unpacker)
+void tp_index_load(tp_index *index, struct tp_segment *from)
 {
     const uint64_t trailer = TP_FRAME_HEADER_SIZE + TP_FRAME_TRAILER_SIZE;
-    source from = {.fd = fd, .path = path, .unpacker = unpacker};
-    struct stat info;
     tp_index_clear(index);
-    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size < TP_SEGMENT_HEADER_SIZE + trailer) {
+    if (from->size < TP_SEGMENT_HEADER_SIZE + trailer) {
         return;
     }
-    from.size = (uint64_t)info.st_size;
-    const uint64_t end = from.size - trailer;
-    if ((read_frame(&from, end, TP_FRAME_CONTINUED) || read_frame(&from, end, TP_FRAME_CLOSE)) &&
-        from.payload.size == TP_FRAME_TRAILER_SIZE) {
-        const uint64_t offset = tp_get_u64(from.payload.data);
-        if (offset < end && read_frame(&from, offset, TP_FRAME_INDEX)) {
-            (void)tp_index_get(&from.payload, offset, index);
+    const uint64_t end = from->size - trailer;
+    if ((tp_segment_read(from, end, TP_FRAME_CONTINUED) ||
+         tp_segment_read(from, end, TP_FRAME_CLOSE)) &&
+        from->payload.size == TP_FRAME_TRAILER_SIZE) {
+        const uint64_t offset = tp_get_u64(from->payload.data);
+        if (offset < end && tp_segment_read(from, offset, TP_FRAME_INDEX)) {
+            (void)tp_index_get(&from->payload, offset, index);
         }
     }
-    tp_buf_free(&from.stored);
-    tp_buf_free(&from.payload);
 }
 
 void tp_index_clear(tp_index *index)

@@ -3,7 +3,6 @@
 #define TP_JOURNAL_INDEX_H
 
 #include <stdbool.h>
-#include <zstd.h>
 
 #include "base/buf.h"
 #include "tensorprobe/status.h"
@@ -12,7 +11,7 @@ typedef struct tp_index_entry {
     uint64_t step;
     uint64_t offset;
     uint32_t type;  /* TP_FRAME_… */
-    uint32_t level; /* of an overview */
+    uint32_t level; /* of an overview; of a digest its part */
 } tp_index_entry;
 
 /* Zeroed is empty. */
@@ -47,7 +46,8 @@ tp_status tp_index_get(const tp_buf *payload, uint64_t offset, tp_index *index);
 
 /* Reads the index of a segment that has ended. It stays empty when there is none, or none that is
  * whole: then the segment is read frame by frame. */
-void tp_index_load(tp_index *index, int fd, const char *path, ZSTD_DCtx *unpacker);
+struct tp_segment;
+void tp_index_load(tp_index *index, struct tp_segment *from);
 
 /* Empties it, keeps the memory. */
 void tp_index_clear(tp_index *index);

@@ -15,6 +15,7 @@
 #include "journal/index.h"
 #include "journal/overview.h"
 #include "journal/records.h"
+#include "journal/segment.h"
 #include "journal/thin.h"
 
 #define SEGMENT_OVER 2 /* a status of look: before it goes on to the next segment */
@@ -210,6 +211,15 @@ static bool is_wanted(const tp_reader *reader, const tp_index_entry *entry)
     }
 }
 
+static void load_index(tp_reader *reader)
+{
+    tp_segment segment = {.fd = -1};
+    if (tp_segment_open(&segment, reader->folder, reader->at.segment) == TP_OK) {
+        tp_index_load(&reader->index, &segment);
+    }
+    tp_segment_close(&segment);
+}
+
 /* Goes to the next frame that is wanted, as the index has it. */
 static void skip(tp_reader *reader)
 {
@@ -219,7 +229,7 @@ static void skip(tp_reader *reader)
     }
     if (!reader->has_looked) {
         reader->has_looked = true;
-        tp_index_load(&reader->index, reader->fd, reader->path, reader->unpacker);
+        load_index(reader);
         if (reader->gives_overview) {
             /* What is stored speaks of all steps, also of those that have been repeated. */
             const bool is_whole = !is_cut || reader->index.last_step <= reader->segment_last;

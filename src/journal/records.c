@@ -270,3 +270,78 @@ tp_status tp_records_get_alerts(const tp_buf *payload, tp_batch *batch, tp_buf *
     batch->records = (const tp_record *)(const void *)records->data;
     return status;
 }
+
+tp_frame_cut tp_records_cut(const tp_batch *batch)
+{
+    return (tp_frame_cut){
+        .head = BATCH_HEADER_SIZE, .piece = (size_t)batch->count * 8, .count = RECORD_SIZE / 8};
+}
+
+/* What has to be unpacked: the header, and the planes of these words. */
+static bool wants_words(const void *context, const tp_buf *raw, size_t begin, size_t end)
+{
+    const uint32_t words = *(const uint32_t *)context;
+    bool wants = begin < BATCH_HEADER_SIZE;
+    if (!wants) {
+        const uint64_t header = tp_get_u32(raw->data);
+        const uint64_t piece = tp_get_u64(raw->data + 96) * 8;
+        for (uint64_t w = 0; w < RECORD_SIZE / 8 && !wants; w++) {
+            wants = (words >> w & 1) != 0 && begin < header + (w + 1) * piece &&
+                    end > header + w * piece;
+        }
+    }
+    return wants;
+}
+
+/* Gathers the planes of one word. */
+static void gather_word(uint8_t *items, const uint8_t *planes, uint64_t count, uint32_t word)
+{
+    uint64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        uint64_t w[8];
+        for (unsigned k = 0; k < 8; k++) {
+            memcpy(&w[k], planes + k * count + i, 8);
+        }
+        turn(w);
+        for (unsigned k = 0; k < 8; k++) {
+            memcpy(items + (i + k) * RECORD_SIZE + (size_t)word * 8, &w[k], 8);
+        }
+    }
+    for (; i < count; i++) {
+        for (unsigned k = 0; k < 8; k++) {
+            items[i * RECORD_SIZE + (size_t)word * 8 + k] = planes[k * count + i];
+        }
+    }
+}
+
+tp_status tp_records_get_words(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
+                               uint32_t words, tp_buf *payload, tp_buf *records, uint64_t *count)
+{
+    tp_status status = tp_frame_unpack_some(frame, stored, unpacker, wants_words, &words, payload);
+    const uint8_t *p = payload->data;
+    if (status != TP_OK || payload->size < BATCH_HEADER_LEAST) {
+        return status != TP_OK ? status : TP_ERR_CORRUPT;
+    }
+    const uint64_t header = tp_get_u32(p);
+    *count = (tp_get_u32(p + 28) & TP_BATCH_GAP) != 0 ? 0 : tp_get_u64(p + 96);
+    if (header < BATCH_HEADER_LEAST || header > payload->size || tp_get_u32(p + 4) < RECORD_SIZE ||
+        *count > (payload->size - header) / RECORD_SIZE) {
+        return TP_ERR_CORRUPT;
+    }
+    const size_t size = *count * RECORD_SIZE;
+    if (records->size < size) {
+        const size_t more = size - records->size;
+        uint8_t *room = tp_buf_extend(records, more);
+        if (room == NULL) {
+            return TP_ERR_NOMEM;
+        }
+        memset(room, 0, more);
+    }
+    for (uint32_t word = 0; word < RECORD_SIZE / 8; word++) {
+        if ((words >> word & 1) != 0) {
+            gather_word(records->data, p + header + (uint64_t)word * 8 * *count, *count, word);
+        }
+    }
+    tp_differences_undo((tp_record *)(void *)records->data, *count);
+    return TP_OK;
+}

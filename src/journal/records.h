@@ -4,8 +4,7 @@
 #ifndef TP_JOURNAL_RECORDS_H
 #define TP_JOURNAL_RECORDS_H
 
-#include "base/buf.h"
-#include "tensorprobe/record.h"
+#include "journal/frame.h"
 
 /* Appends `count` items of this many bytes (a multiple of 8), dealt out by bytes. */
 void tp_planes_put(tp_buf *out, const void *items, uint32_t size, uint64_t count);
@@ -23,5 +22,12 @@ void tp_records_put_alerts(tp_buf *out, const tp_record *alerts, uint64_t count)
 tp_status tp_records_get_batch(const tp_buf *payload, tp_batch *batch, tp_buf *records,
                                tp_buf *arena);
 tp_status tp_records_get_alerts(const tp_buf *payload, tp_batch *batch, tp_buf *records);
+
+/* As tp_segment_read_words, of a batch's frame and its stored payload. */
+tp_status tp_records_get_words(const tp_frame *frame, const uint8_t *stored, ZSTD_DCtx *unpacker,
+                               uint32_t words, tp_buf *payload, tp_buf *records, uint64_t *count);
+
+/* How the payload of a batch is cut for that. */
+tp_frame_cut tp_records_cut(const tp_batch *batch);
 
 #endif

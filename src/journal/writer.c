@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "journal/definitions.h"
+#include "journal/digest.h"
 #include "journal/frame.h"
 #include "journal/index.h"
 #include "journal/overview.h"
@@ -31,6 +32,7 @@ struct tp_journal {
     uint32_t shapes;        /* likewise */
     tp_index index;         /* of the segment */
     tp_overviews overviews; /* likewise */
+    tp_digests digests;     /* likewise */
     ZSTD_CCtx *packer;
     tp_buf payload;
     tp_buf out; /* what one append writes */
@@ -64,6 +66,7 @@ static tp_status open_segment(tp_journal *journal, tp_error *error)
     journal->shapes = 0;
     tp_index_clear(&journal->index);
     tp_overviews_clear(&journal->overviews);
+    tp_digests_clear(&journal->digests);
     return TP_OK;
 }
 
@@ -96,14 +99,16 @@ static tp_status write_out(tp_journal *journal, tp_error *error)
     return TP_OK;
 }
 
-/* Puts journal->payload behind what out holds already. */
-static tp_status put_frame(tp_journal *journal, uint32_t type, uint64_t step, tp_error *error)
+/* Puts journal->payload, cut into pieces or not, behind what out holds already. */
+static tp_status put_frame_cut(tp_journal *journal, uint32_t type, uint64_t step,
+                               const tp_frame_cut *cut, tp_error *error)
 {
     if (journal->payload.failed) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory to append to %s", journal->path);
     }
-    tp_status status = tp_frame_put(&journal->out, type, step, journal->size + journal->out.size,
-                                    &journal->payload, journal->packer);
+    tp_status status =
+        tp_frame_put_cut(&journal->out, type, step, journal->size + journal->out.size,
+                         &journal->payload, cut, journal->packer);
     if (status != TP_OK) {
         return tp_fail(error, status, "step %llu is too large for a journal: %zu bytes",
                        (unsigned long long)step, journal->payload.size);
@@ -111,7 +116,31 @@ static tp_status put_frame(tp_journal *journal, uint32_t type, uint64_t step, tp
     return TP_OK;
 }
 
-/* What a reader finds its way by: overviews, then the index, and in the payload where that lies. */
+static tp_status put_frame(tp_journal *journal, uint32_t type, uint64_t step, tp_error *error)
+{
+    const tp_frame_cut whole = {.head = journal->payload.size};
+    return put_frame_cut(journal, type, step, &whole, error);
+}
+
+static tp_status put_digests(tp_journal *journal)
+{
+    tp_status status = TP_OK;
+    tp_digests_finish(&journal->digests);
+    for (uint32_t part = 0;
+         part < TP_DIGEST_OF_STAT + TP_DIGEST_STATS && status == TP_OK && !journal->digests.failed;
+         part++) {
+        const uint64_t offset = journal->size + journal->out.size;
+        tp_buf_clear(&journal->payload);
+        tp_digests_put(&journal->payload, &journal->digests, part);
+        status = put_frame(journal, TP_FRAME_DIGEST, 0, NULL);
+        if (status == TP_OK) {
+            tp_index_add(&journal->index, TP_FRAME_DIGEST, 0, offset, part);
+        }
+    }
+    return status;
+}
+
+/* What a reader finds its way by: overviews and digests, then the index, and in the payload where that lies. */
 static tp_status put_index(tp_journal *journal)
 {
     tp_overviews_finish(&journal->overviews);
@@ -127,6 +156,9 @@ static tp_status put_index(tp_journal *journal)
             return status;
         }
         tp_index_add(&journal->index, TP_FRAME_OVERVIEW, 0, offset, level);
+    }
+    if (journal->size >= TP_DIGEST_LEAST_BYTES && put_digests(journal) != TP_OK) {
+        return TP_ERR_NOMEM;
     }
     const uint64_t offset = journal->size + journal->out.size;
     tp_buf_clear(&journal->payload);
@@ -256,6 +288,7 @@ static void remember(tp_journal *journal, uint32_t type, uint64_t step, uint64_t
     tp_index_add(&journal->index, type, step, frame, 0);
     if (type == TP_FRAME_BATCH) {
         tp_overviews_add(&journal->overviews, batch);
+        tp_digests_add(&journal->digests, batch, frame, journal->registry);
     }
 }
 
@@ -275,7 +308,9 @@ static tp_status append(tp_journal *journal, uint32_t type, uint64_t step,
     const uint64_t frame = journal->size + journal->out.size;
     tp_buf_clear(&journal->payload);
     fill(&journal->payload, batch);
-    status = put_frame(journal, type, step, error);
+    const tp_frame_cut cut = tp_records_cut(batch);
+    const tp_frame_cut whole = {.head = journal->payload.size};
+    status = put_frame_cut(journal, type, step, type == TP_FRAME_BATCH ? &cut : &whole, error);
     if (status == TP_OK) {
         status = write_out(journal, error);
     }
@@ -399,6 +434,7 @@ void tp_journal_leave(tp_journal **journal)
         tp_buf_free(&closing->out);
         tp_index_free(&closing->index);
         tp_overviews_free(&closing->overviews);
+        tp_digests_free(&closing->digests);
         tp_buf_free(&closing->settings);
         tp_free(closing);
         *journal = NULL;

@@ -16,6 +16,7 @@ from typing import Any
 import zstandard
 
 DEFINITIONS, BATCH, ALERTS, CONTINUED, CLOSE, OVERVIEW, INDEX = range(1, 8)
+DIGEST = 10
 
 RECORD = "state key order micro_step call kind dtype shape flags time_ns arena".split()
 STATISTICS = (
@@ -199,7 +200,10 @@ def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
             return
         at += 40 + stored
         if codec == 1:
-            payload = zstandard.ZstdDecompressor().decompress(payload, max_output_size=raw)
+            with zstandard.ZstdDecompressor().stream_reader(
+                payload, read_across_frames=True
+            ) as unpacked:
+                payload = unpacked.read(raw + 1)
         assert len(payload) == raw
         item = Item(type_, step, run, offset)
         if type_ == DEFINITIONS:
@@ -226,6 +230,8 @@ def read_segment(path: Path) -> Iterator[tuple[Item, Definitions]]:
             h, r, first, last, count = struct.unpack_from("<IIQQQ", payload)
             item.header = {"first_step": first, "last_step": last}
             item.records = _records(payload, h, r, count)
+        elif type_ == DIGEST:
+            item.arena = payload
         elif type_ in (CONTINUED, CLOSE) and payload:
             (item.header["index"],) = struct.unpack("<Q", payload)
         yield item, definitions
