@@ -140,7 +140,8 @@ static tp_status put_digests(tp_journal *journal)
     return status;
 }
 
-/* What a reader finds its way by: overviews and digests, then the index, and in the payload where that lies. */
+/* What a reader finds its way by: overviews and digests, then the index, and in the payload where
+ * that lies. */
 static tp_status put_index(tp_journal *journal)
 {
     tp_overviews_finish(&journal->overviews);

@@ -62,8 +62,8 @@ def narrow(value: float) -> np.float32:
         near = np.float32(value)
     limits = np.finfo(np.float32)
     if math.isfinite(value) and np.isinf(near):
-        return np.copysign(limits.max, near)
-    return np.copysign(limits.tiny, near) if near == 0 and value != 0 else near
+        return np.float32(math.copysign(float(limits.max), value))
+    return np.float32(math.copysign(float(limits.tiny), value)) if near == 0 and value else near
 
 
 def values_of(fields: dict[str, Any]) -> list[np.float32]:
@@ -184,10 +184,12 @@ def test_values_are_the_extremes_of_the_records(
         found = bits.view(np.float32)
         for span, part_of in enumerate((slice(0, 16), slice(16, STEPS))):
             there = has[part_of].any(axis=0)
-            assert np.all((bits[span] == NONE).all(axis=1) == ~there)
+            is_none = np.all(bits[span] == NONE, axis=1)
+            assert np.array_equal(is_none, ~there)
             low, high = all_values[part_of, stat, :, 0], all_values[part_of, stat, :, 1]
-            is_nan = (np.isnan(low) & has[part_of]).any(axis=0)
-            assert np.all(np.isnan(found[span][there]).all(axis=1) == is_nan[there])
+            is_nan = np.asarray((np.isnan(low) & has[part_of]).any(axis=0))
+            shown_nan = np.asarray(np.isnan(found[span]).all(axis=1) & there)
+            assert np.array_equal(shown_nan, is_nan)
             good = there & ~is_nan
             shown = np.where(has[part_of], low, np.inf)[:, good]
             assert np.array_equal(found[span, good, 0], shown.min(axis=0))
