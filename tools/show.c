@@ -34,8 +34,10 @@ static const char help[] =
     "  --alerts         after the summary every alert, not only the first 10 steps that have some\n"
     "  --series         after the summary every series: its steps, records and last norm\n"
     "\n"
-    "  --table TABLE    runs, keys, series (the values), alerts, steps, gaps (steps given up), or\n"
-    "                   overview (smallest and largest norms, NaN and Inf, in spans of steps)\n"
+    "  --table TABLE    runs, keys, series (the values), alerts, exponents (how many elements "
+    "have\n"
+    "                   which), steps, gaps (steps given up), or overview (smallest and largest\n"
+    "                   norms, NaN and Inf, in spans of steps)\n"
     "  --merge          parameters, their gradients and moments whole: what the ranks of a run "
     "have\n"
     "                   of each put together, copies once (as --table merged)\n"
@@ -63,6 +65,7 @@ static const char *const first_columns[] = {
     [TP_TABLE_MERGED] =
         "run,step,quantity,name,parts,missing,norm,min,max,mean,nan,pos_inf,neg_inf,"
         "count",
+    [TP_TABLE_EXPONENTS] = "run,rank,step,micro_step,quantity,row,dtype,exponent,elements",
     [TP_TABLE_OVERVIEW] = "run,rank,first_step,last_step,quantity,row,count,nan,inf,norm_min,"
                           "norm_max",
 };
@@ -131,8 +134,8 @@ static tp_status read_option(struct request *request, int letter, const char *te
         request->query.table = tp_table_from_name(text);
         if (request->query.table == 0) {
             return tp_fail(error, TP_ERR_ARGUMENT,
-                           "no such table: %.60s; write runs, keys, series, alerts, steps, gaps, "
-                           "overview or merged",
+                           "no such table: %.60s; write runs, keys, series, alerts, exponents, "
+                           "steps, gaps, overview or merged",
                            text);
         }
         return TP_OK;
@@ -253,7 +256,7 @@ static tp_status check_filters(const struct request *request, tp_error *error)
     const uint32_t table = request->query.table;
     const bool has_keys = table == TP_TABLE_KEYS || table == TP_TABLE_SERIES ||
                           table == TP_TABLE_ALERTS || table == TP_TABLE_OVERVIEW ||
-                          table == TP_TABLE_MERGED;
+                          table == TP_TABLE_MERGED || table == TP_TABLE_EXPONENTS;
     if (table != 0 && !has_keys && (request->names.size > 0 || request->keys)) {
         return tp_fail(error, TP_ERR_ARGUMENT,
                        "this table has no names, quantities and roles: leave them away, or write "

@@ -133,7 +133,8 @@ typedef struct tp_alert {
     uint64_t samples;  /* how many earlier values the baseline is made of */
     uint64_t more;     /* how many other series fired the same rule in this step (first one only) */
     uint64_t incident; /* number of the incident that it belongs to; 0: none */
-    uint64_t reserved[10];
+    uint64_t dtype;    /* UnderflowShare, OverflowShare: whose range the values leave; else 0 */
+    uint64_t reserved[9];
 } tp_alert;
 
 #define TP_RULE_ANOMALY_NAN 1
@@ -228,6 +229,7 @@ typedef struct tp_incident {
 /* Flags of a record. */
 #define TP_RECORD_HISTOGRAM 1u /* its batch has a histogram of it: tp_batch_histogram */
 #define TP_RECORD_ELEMENT 2u   /* its batch has an element of it: tp_batch_element */
+#define TP_RECORD_EXPONENTS 4u /* its batch has its exponents: tp_batch_exponents */
 
 /* One measurement: three cache lines, stored in journals column by column. */
 typedef struct tp_record {
@@ -239,9 +241,9 @@ typedef struct tp_record {
     uint32_t kind;       /* TP_RECORD_… */
     uint32_t dtype;      /* of the tensor */
     uint32_t shape;      /* id in the registry */
-    uint32_t flags;      /* TP_RECORD_HISTOGRAM or 0 */
+    uint32_t flags;      /* TP_RECORD_HISTOGRAM … */
     uint64_t time_ns;    /* when it was taken, since the batch's begin_ns */
-    uint64_t arena;      /* with that flag: where in the batch's arena it is; else 0 */
+    uint64_t arena;      /* with any of them: where in the batch's arena they are; else 0 */
     union {
         tp_stats stats;
         tp_alert alert;
@@ -296,6 +298,13 @@ typedef struct tp_histogram {
 /* The histogram of one of the batch's records. TP_ERR_NOTFOUND when it has none (or a damaged one);
  * *out is not touched then. */
 TP_API tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record,
+                                    tp_histogram *out);
+
+/* How large the record's elements are, where that was asked for: bin k counts those with
+ * 2^(low + k) <= |x| < 2^(low + k + 1), from the smallest that occurs to the largest. Zeros, NaN
+ * and infinities are in no bin; those below 2^-160 in the bin of -160, those from 2^160 on in that
+ * of 159. Errors and lifetime as above. */
+TP_API tp_status tp_batch_exponents(const tp_batch *batch, const tp_record *record,
                                     tp_histogram *out);
 
 /* The first NaN or infinity that was met in a record of the batch: its row-major index, and its

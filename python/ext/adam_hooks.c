@@ -207,11 +207,10 @@ static bool record_both(optimizer_hook *hook, watched *entry, const pair *open,
                         const update_job *job)
 {
     const bool wide = open->data[0].dtype == TP_F64 || open->data[1].dtype == TP_F64;
-    reading values = {.dtype = wide ? TP_F64 : TP_F32,
-                      .ndim = open->data[0].ndim,
-                      .shape = open->shape[0],
-                      .stats = job->update,
-                      .histogram = &job->options.update};
+    reading values;
+    reading_begin(&values, wide ? TP_F64 : TP_F32, open->data[0].ndim, open->shape[0]);
+    values.stats = job->update;
+    values.histogram = &job->options.update;
     if (!optimizer_hook_record_rows(hook, entry, &values, ADAM_UPDATE, 0)) {
         return false;
     }
@@ -288,7 +287,8 @@ bool adam_record_direction(optimizer_hook *hook, watched *entry, PyObject *state
     }
     const double direction = tp_agreement_direction(&agreement);
     const tp_tensor number = {.data = &direction, .dtype = TP_F64};
-    reading values = {.dtype = TP_F64};
+    reading values;
+    reading_begin(&values, TP_F64, 0, NULL);
     return tp_stats_compute(&number, monitor->config->eps, &values.stats) == TP_OK &&
            optimizer_hook_record_rows(hook, entry, &values, DIRECTION, 0);
 }

@@ -336,7 +336,7 @@ static bool record_values(monitor_object *monitor, uint32_t key, uint32_t number
             continue; /* integers */
         }
         reading one;
-        const int result = reading_take(monitor, &view, false, "collectives", &one);
+        const int result = reading_take(monitor, &view, false, 0, "collectives", &one);
         if (result == READ_OK) {
             const size_t bytes = one.ndim * sizeof(*shape);
             if (count == 0) {

@@ -12,7 +12,7 @@ static bool record(module_hook *hook, PyObject *tensor, uint32_t quantity, uint3
         return true;
     }
     reading values;
-    const int result = reading_take(hook->monitor, &view, false, hook->name, &values);
+    const int result = reading_take(hook->monitor, &view, false, quantity, hook->name, &values);
     bool ok = result != READ_FAILED;
     if (result == READ_OK) {
         site *place = module_hook_site(hook, quantity, role, slot);

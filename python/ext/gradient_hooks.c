@@ -112,8 +112,8 @@ static bool record_targets(const output_grad *grad, PyObject *tensor, bool of_ba
         return true;
     }
     reading values;
-    const int result =
-        reading_take(first->monitor, &view, view.bytes > READ_AGAIN_BYTES, first->name, &values);
+    const int result = reading_take(first->monitor, &view, view.bytes > READ_AGAIN_BYTES,
+                                    TP_ACTIVATION_GRAD, first->name, &values);
     bool ok = result != READ_FAILED;
     if (of_base) {
         values.ndim = grad->ndim;
@@ -473,7 +473,7 @@ bool input_grad_finish(input_grad *leader)
     }
     reading values;
     const int result = reading_take(monitor, &view, view.bytes > READ_AGAIN_BYTES,
-                                    leader->row.hook->name, &values);
+                                    TP_ACTIVATION_GRAD, leader->row.hook->name, &values);
     const bool ok =
         result == READ_OK ? record_target(&leader->row, &values) : result == READ_NOTHING;
     tensor_view_close(&view);

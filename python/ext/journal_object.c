@@ -237,6 +237,17 @@ static bool put_histogram(PyObject *dict, const tp_batch *batch, const tp_record
                Py_BuildValue("{s:d,s:d,s:N}", "low", found.low, "high", found.high, "bins", bins));
 }
 
+static bool put_exponents(PyObject *dict, const tp_batch *batch, const tp_record *record)
+{
+    tp_histogram found;
+    if (tp_batch_exponents(batch, record, &found) != TP_OK) {
+        return true;
+    }
+    PyObject *bins = core_list_of_counts(found.bins, found.bin_count);
+    return bins != NULL && put(dict, "exponents",
+                               Py_BuildValue("{s:i,s:N}", "first", (int)found.low, "bins", bins));
+}
+
 static PyObject *record_to_dict(const tp_reader *reader, const tp_batch *batch,
                                 const tp_record *record)
 {
@@ -260,7 +271,8 @@ static PyObject *record_to_dict(const tp_reader *reader, const tp_batch *batch,
         ok = put(dict, "dtype", PyUnicode_FromString(tp_dtype_name(record->dtype))) &&
              put(dict, "shape", shape_of(reader, record->shape)) &&
              put(dict, "time_ns", PyLong_FromUnsignedLongLong(record->time_ns)) &&
-             put_stats(dict, &record->u.stats) && put_histogram(dict, batch, record);
+             put_stats(dict, &record->u.stats) && put_histogram(dict, batch, record) &&
+             put_exponents(dict, batch, record);
     }
     if (!ok) {
         Py_CLEAR(dict);

@@ -92,6 +92,7 @@ memo_entry *memo_add(memo_table *memo, PyObject *tensor, int64_t version, const 
     }
     entry->version = version;
     entry->stats = *stats;
+    entry->step = NULL;
     return entry;
 }
 

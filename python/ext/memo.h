@@ -14,6 +14,10 @@ typedef struct memo_entry {
     PyObject *hook;    /* owned: the gradient hook on this tensor, or NULL */
     int64_t version;
     tp_stats stats;
+    const void *step; /* in whose arena the rest is; NULL: nothing is there */
+    uint64_t begin_ns;
+    uint64_t arena;
+    uint32_t flags; /* TP_RECORD_… of what is there */
 } memo_entry;
 
 typedef struct memo_table {

@@ -122,7 +122,7 @@ PyObject *metrics_of(monitor_object *monitor, PyObject *tensor, const char *name
         Py_RETURN_NONE;
     }
     reading found;
-    const int result = reading_take(monitor, &view, false, name, &found);
+    const int result = reading_take(monitor, &view, false, 0, name, &found);
     PyObject *values = result == READ_FAILED ? NULL : Py_NewRef(Py_None);
     if (result == READ_OK) {
         Py_DECREF(values);

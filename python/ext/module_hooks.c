@@ -229,7 +229,8 @@ static bool record_side(module_hook *hook, const frame *running, enum side side,
         reading values;
         const tensor_view *view = &tensors->items[i];
         const bool remember = shared || view->bytes > READ_AGAIN_BYTES;
-        const int result = reading_take(hook->monitor, view, remember, hook->name, &values);
+        const int result =
+            reading_take(hook->monitor, view, remember, TP_ACTIVATION, hook->name, &values);
         if (result == READ_FAILED) {
             return false;
         }

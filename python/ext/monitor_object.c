@@ -358,7 +358,8 @@ static PyObject *monitor_observe(PyObject *object, PyObject *args, PyObject *kwa
         core_load_torch(self->state) != 0) {
         return NULL;
     }
-    if (tp_registry_key(tp_monitor_registry(self->monitor), place.key) == NULL) {
+    const tp_key *key = tp_registry_key(tp_monitor_registry(self->monitor), place.key);
+    if (key == NULL) {
         PyErr_SetString(PyExc_KeyError, "no such key: take one from key()");
         return NULL;
     }
@@ -374,7 +375,7 @@ static PyObject *monitor_observe(PyObject *object, PyObject *args, PyObject *kwa
     }
     const uint64_t begin = monitor_now(self);
     reading values;
-    const int result = reading_take(self, &view, false, "observe", &values);
+    const int result = reading_take(self, &view, false, key->quantity, "observe", &values);
     const bool ok = result == READ_OK ? reading_record(self, &values, &place, micro_step, 0)
                                       : result == READ_NOTHING;
     monitor_add_time(self, begin);

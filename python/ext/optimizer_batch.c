@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compute.h"
+#include "optimizer_rows.h"
 #include "recording.h"
 #include "stats/split.h"
 
@@ -50,11 +51,10 @@ bool optimizer_batch_flush(optimizer_batch *batch)
     for (uint32_t i = 0; ok && i < batch->count && monitor_is_active(monitor); i++) {
         const batch_item *item = &batch->items[i];
         const tp_tensor *tensor = &batch->tensors[i];
-        const reading values = {.stats = stats[i],
-                                .dtype = tensor->dtype,
-                                .ndim = tensor->ndim,
-                                .shape = tensor->shape,
-                                .data = tensor};
+        reading values;
+        reading_begin(&values, tensor->dtype, tensor->ndim, tensor->shape);
+        values.stats = stats[i];
+        values.data = tensor;
         for (int series = item->first; ok && series <= item->last; series++) {
             ok = optimizer_hook_record_rows(batch->hook, item->entry, &values, series,
                                             batch->micro_step);
@@ -89,7 +89,8 @@ static bool record_alone(optimizer_batch *batch, watched *entry, const tensor_vi
     if (!optimizer_batch_flush(batch)) {
         return false;
     }
-    const int result = reading_take(batch->hook->monitor, view, false, entry->name, &values);
+    const int result = reading_take(batch->hook->monitor, view, false,
+                                    optimizer_rows_quantity(first), entry->name, &values);
     bool ok = result != READ_FAILED;
     for (int series = first; ok && result == READ_OK && series <= last; series++) {
         ok = optimizer_hook_record_rows(batch->hook, entry, &values, series, batch->micro_step);
@@ -137,7 +138,8 @@ bool optimizer_batch_add(optimizer_batch *batch, watched *entry, PyObject *tenso
         !tensor_view_open(monitor->state, tensor, &view)) {
         return true;
     }
-    const bool ordinary = is_ordinary(monitor, &view);
+    const bool ordinary = is_ordinary(monitor, &view) &&
+                          !reading_wants_exponents(monitor, optimizer_rows_quantity(first));
     const bool ok = ordinary || record_alone(batch, entry, &view, first, last);
     if (ordinary) {
         add(batch, entry, &view, first, last);

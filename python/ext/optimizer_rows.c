@@ -10,6 +10,11 @@ static const uint32_t quantities[SERIES] = {TP_GRAD_UNREDUCED, TP_GRAD_REDUCED, 
                                             TP_EXP_AVG_SQ,     TP_PARAM_ORIGIN, TP_PARAM_UPDATED,
                                             TP_ADAM_UPDATE,    TP_ADAM_RATIO,   TP_MG_DIRECTION};
 
+uint32_t optimizer_rows_quantity(int series)
+{
+    return quantities[series];
+}
+
 int optimizer_rows_series(uint32_t quantity)
 {
     for (int series = 0; series < SERIES; series++) {

@@ -14,6 +14,9 @@ void optimizer_rows_free(watched *parameters, uint32_t count);
 /* The number of the series that a quantity is recorded in; -1: in none. */
 int optimizer_rows_series(uint32_t quantity);
 
+/* Its inverse. */
+uint32_t optimizer_rows_quantity(int series);
+
 /* The row of this parameter that isn't an alias; NULL: it has none, or an error is set. */
 watched *optimizer_rows_find(optimizer_hook *hook, PyObject *parameter);
 

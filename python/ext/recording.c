@@ -88,10 +88,13 @@ uint32_t reading_threads(core_state *state)
     return threads > 1 && threads <= UINT32_MAX ? (uint32_t)threads : 1;
 }
 
-static tp_status compute(monitor_object *monitor, const tensor_view *view, tp_stats *stats)
+static tp_status compute(monitor_object *monitor, const tensor_view *view, reading *out)
 {
     const uint64_t bytes = view->bytes;
-    tp_stats_options options = {.eps = monitor->config->eps, .threads = 1};
+    tp_stats *stats = &out->stats;
+    tp_stats_options options = {.eps = monitor->config->eps,
+                                .exponents = out->has_exponents ? &out->exponents : NULL,
+                                .threads = 1};
     if (bytes >= TP_SPLIT_BYTES) {
         options.threads = reading_threads(monitor->state);
     }
@@ -99,14 +102,26 @@ static tp_status compute(monitor_object *monitor, const tensor_view *view, tp_st
                                       : tp_stats_compute_with(&view->data, &options, stats);
 }
 
+/* Bins from a list of them, whatever their signs. False: an error is set. */
+static bool take_bins(PyObject *list, tp_exponents *out)
+{
+    memset(out, 0, sizeof(*out));
+    for (Py_ssize_t i = 0; i < TP_EXPONENT_BINS; i++) {
+        PyObject *count = PyList_GetItem(list, i);
+        out->positive[i] = count == NULL ? 0 : PyLong_AsUnsignedLongLong(count);
+    }
+    return !PyErr_Occurred();
+}
+
 /* The same by torch operations, wherever the tensor is. False: an error is set. */
-static bool compute_by_torch(monitor_object *monitor, const tensor_view *view, tp_stats *stats)
+static bool compute_by_torch(monitor_object *monitor, const tensor_view *view, reading *out)
 {
     core_state *state = monitor->state;
+    tp_stats *stats = &out->stats;
     const double eps = monitor->config->eps;
     if (state->torch_stats == NULL) {
         PyObject *module = PyImport_ImportModule("tensorprobe._torch_stats");
-        state->torch_stats = module == NULL ? NULL : PyObject_GetAttrString(module, "compute");
+        state->torch_stats = module == NULL ? NULL : PyObject_GetAttrString(module, "read");
         Py_XDECREF(module);
         if (state->torch_stats == NULL) {
             return false;
@@ -115,19 +130,23 @@ static bool compute_by_torch(monitor_object *monitor, const tensor_view *view, t
     PyObject *tensor = Py_NewRef(view->inner != NULL ? view->inner : view->tensor);
     monitor->users++;
     PyObject *hidden = core_hide_from_dispatch(state);
-    PyObject *fields = PyObject_CallFunction(state->torch_stats, "Od", tensor, eps);
+    PyObject *found =
+        PyObject_CallFunction(state->torch_stats, "Odi", tensor, eps, (int)out->has_exponents);
     core_show(hidden);
     monitor->users--;
     Py_DECREF(tensor);
+    PyObject *fields = NULL;
+    PyObject *bins = NULL;
     unsigned long long counts[7];
     long long exp = 0;
     const bool ok =
-        fields != NULL &&
+        found != NULL && PyArg_ParseTuple(found, "OO", &fields, &bins) &&
         PyArg_ParseTuple(fields, "KKKKKKdddddKddddL", &counts[0], &counts[1], &counts[2],
                          &counts[3], &counts[4], &counts[5], &stats->min, &stats->max,
                          &stats->finite_min, &stats->finite_max, &stats->abs_max, &counts[6],
-                         &stats->sum, &stats->sum_abs, &stats->sum_sq, &stats->m2, &exp);
-    Py_XDECREF(fields);
+                         &stats->sum, &stats->sum_abs, &stats->sum_sq, &stats->m2, &exp) &&
+        (!out->has_exponents || take_bins(bins, &out->exponents));
+    Py_XDECREF(found);
     stats->count = counts[0];
     stats->nan = counts[1];
     stats->pos_inf = counts[2];
@@ -139,15 +158,21 @@ static bool compute_by_torch(monitor_object *monitor, const tensor_view *view, t
     return ok;
 }
 
-int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
-                 reading *out)
+void reading_begin(reading *out, uint32_t dtype, uint32_t ndim, const int64_t *shape)
 {
     out->entry = NULL;
     out->histogram = NULL;
-    out->dtype = view->data.dtype;
-    out->ndim = view->data.ndim;
-    out->shape = view->data.shape;
+    out->has_exponents = false;
+    out->dtype = dtype;
+    out->ndim = ndim;
+    out->shape = shape;
     out->data = NULL;
+}
+
+int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, uint32_t quantity,
+                 const char *name, reading *out)
+{
+    reading_begin(out, view->data.dtype, view->data.ndim, view->data.shape);
     if (!monitor_is_active(monitor)) {
         return READ_NOTHING; /* another thread closed the monitor while the last tensor was read */
     }
@@ -174,12 +199,13 @@ int reading_take(monitor_object *monitor, const tensor_view *view, bool remember
     if (negative < 0) {
         return READ_FAILED;
     }
+    out->has_exponents = reading_wants_exponents(monitor, quantity);
     if (by_torch) {
-        if (!compute_by_torch(monitor, view, &out->stats)) {
+        if (!compute_by_torch(monitor, view, out)) {
             return READ_FAILED;
         }
     } else {
-        const tp_status status = compute(monitor, view, &out->stats);
+        const tp_status status = compute(monitor, view, out);
         if (status != TP_OK) {
             PyErr_Format(PyExc_RuntimeError, "%s: %s", name, tp_status_name(status));
             return READ_FAILED;
@@ -201,7 +227,7 @@ bool reading_of_number(const monitor_object *monitor, PyObject *number, reading 
 {
     const double value = PyFloat_AsDouble(number);
     const tp_tensor tensor = {.data = &value, .dtype = TP_F64};
-    *out = (reading){.dtype = TP_F64};
+    reading_begin(out, TP_F64, 0, NULL);
     if (value == -1.0 && PyErr_Occurred()) {
         return false;
     }
@@ -241,6 +267,31 @@ static bool define_shape(monitor_object *monitor, const reading *values, site *p
     return status == TP_OK;
 }
 
+/* What the record gets beside its statistics. Records of the same tensor share it: the output of a
+ * module is the input of the next. */
+static void add_beside(tp_step *step, tp_record *slot, const reading *values, bool is_broken)
+{
+    memo_entry *entry = values->entry;
+    const uint64_t begin_ns = tp_step_header(step)->begin_ns;
+    if (entry != NULL && entry->step == step && entry->begin_ns == begin_ns) {
+        slot->flags |= entry->flags;
+        slot->arena = entry->arena;
+        return;
+    }
+    if (is_broken && values->data != NULL) {
+        tp_step_add_element(step, slot, values->data);
+    }
+    if (values->has_exponents) {
+        tp_step_add_exponents(step, slot, &values->exponents); /* the record is good without it */
+    }
+    if (entry != NULL && values->histogram == NULL) {
+        entry->step = step;
+        entry->begin_ns = begin_ns;
+        entry->arena = slot->arena;
+        entry->flags = slot->flags;
+    }
+}
+
 bool reading_record(monitor_object *monitor, const reading *values, site *place,
                     uint32_t micro_step, uint32_t call)
 {
@@ -269,8 +320,10 @@ bool reading_record(monitor_object *monitor, const reading *values, site *place,
         tp_step_add_histogram(step, slot, values->histogram); /* without it the record is good */
     }
     const tp_stats *stats = &values->stats;
-    if ((stats->nan | stats->pos_inf | stats->neg_inf) != 0 && values->data != NULL) {
-        tp_step_add_element(step, slot, values->data);
+    const bool is_broken = (stats->nan | stats->pos_inf | stats->neg_inf) != 0;
+    if ((is_broken && values->data != NULL) || values->has_exponents ||
+        (values->entry != NULL && values->entry->step != NULL)) {
+        add_beside(step, slot, values, is_broken);
     }
     if (is_alone) {
         tp_step_give(slot);
@@ -284,13 +337,13 @@ bool reading_small(monitor_object *monitor, const tp_tensor *data, site *place, 
                    uint32_t call)
 {
     reading values;
-    values.dtype = data->dtype;
-    values.ndim = data->ndim;
-    values.shape = data->shape;
+    reading_begin(&values, data->dtype, data->ndim, data->shape);
     values.data = data;
-    values.entry = NULL;
-    values.histogram = NULL;
-    const tp_status status = tp_stats_compute(data, monitor->config->eps, &values.stats);
+    values.has_exponents = reading_wants_exponents(monitor, TP_ACTIVATION);
+    const tp_stats_options options = {.eps = monitor->config->eps,
+                                      .exponents = values.has_exponents ? &values.exponents : NULL,
+                                      .threads = 1};
+    const tp_status status = tp_stats_compute_with(data, &options, &values.stats);
     if (status != TP_OK) {
         PyErr_SetString(PyExc_RuntimeError, tp_status_name(status));
         return false;

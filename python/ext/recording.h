@@ -13,6 +13,8 @@ typedef struct reading {
     const tp_tensor *data;             /* to look for what is broken; NULL: not to be read */
     memo_entry *entry;                 /* NULL: not remembered */
     const tp_stats_options *histogram; /* has the bins; NULL: there is none */
+    bool has_exponents;
+    tp_exponents exponents; /* 5 KiB: only then set to anything */
 } reading;
 
 #define RELEASE_GIL_BYTES (UINT64_C(4) << 20) /* below, releasing costs more than it gives */
@@ -28,11 +30,22 @@ typedef struct reading {
 #define QUICK_BYTES 4096
 
 /* Reads the tensor (GIL released from 4 MiB on). remember: look into the memo first, and remember.
+ * quantity: what it is read as, which says whether its exponents are counted; 0: they aren't.
  * The view must stay open while the reading is used. name is for the warning. */
-int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, const char *name,
-                 reading *out);
+int reading_take(monitor_object *monitor, const tensor_view *view, bool remember, uint32_t quantity,
+                 const char *name, reading *out);
 
-/* Reads and records a tensor of at most READ_AGAIN_BYTES, of which state->layout tells everything.
+/* A reading of statistics that are known. */
+void reading_begin(reading *out, uint32_t dtype, uint32_t ndim, const int64_t *shape);
+
+/* Whether exponents are counted of what is read as this quantity. */
+static inline bool reading_wants_exponents(const monitor_object *monitor, uint32_t quantity)
+{
+    return (monitor->config->exponents >> quantity & 1) != 0;
+}
+
+/* Reads and records an activation of at most READ_AGAIN_BYTES, of which state->layout tells
+ * everything.
  * False: an error is set, or memory ran out. */
 bool reading_small(monitor_object *monitor, const tp_tensor *data, site *place, uint32_t micro_step,
                    uint32_t call);

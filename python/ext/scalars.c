@@ -94,7 +94,7 @@ static bool log_tensor(monitor_object *monitor, PyObject *name, PyObject *tensor
         return false;
     }
     tensor_view_open_any(monitor->state, tensor, &view);
-    const int result = reading_take(monitor, &view, false, text, &values);
+    const int result = reading_take(monitor, &view, false, 0, text, &values);
     if (result == READ_OK && values.stats.count != 1) {
         PyErr_Format(PyExc_ValueError,
                      "log_scalar takes a number or a tensor of one element; this one has %llu",

@@ -14,6 +14,7 @@ import struct
 import torch
 from torch import Tensor
 
+EXPONENT_FIRST, EXPONENT_BINS = -160, 320
 CHUNK = 1 << 22  # elements: bounds what the passes need besides the tensor
 NO_INDEX = 2**64 - 1
 
@@ -198,3 +199,30 @@ def compute(tensor: Tensor, eps: float) -> Fields:
     """Return the fields of `tp_stats` in their order."""
     with torch.no_grad():
         return _compute(tensor.detach(), eps)
+
+
+def _exponents(x: Tensor) -> list[int]:
+    repeats = math.prod(
+        size for size, stride in zip(x.shape, x.stride(), strict=True) if stride == 0
+    )
+    for d, stride in enumerate(x.stride()):
+        x = x.narrow(d, 0, 1) if stride == 0 else x
+    if x.dtype == FLOAT4:
+        flat = x.view(torch.uint8).reshape(-1).view(FLOAT4)
+    else:
+        flat = x.resolve_conj().resolve_neg().reshape(-1)
+    wide = _wide(x.device)
+    counts = torch.zeros(EXPONENT_BINS, dtype=torch.int64, device=x.device)
+    for chunk in flat.split(CHUNK):  # type: ignore[no-untyped-call]
+        y = _values(chunk, wide)
+        y = y[y.isfinite() & (y != 0)]
+        bins = torch.frexp(y).exponent.long() - 1 - EXPONENT_FIRST
+        counts += torch.bincount(bins.clamp(0, EXPONENT_BINS - 1), minlength=EXPONENT_BINS)
+    return [count * repeats for count in counts.tolist()]
+
+
+def read(tensor: Tensor, eps: float, exponents: int) -> tuple[Fields, list[int] | None]:
+    """Return the fields, and how many elements have which exponent where that is asked for."""
+    fields = compute(tensor, eps)
+    with torch.no_grad():
+        return fields, _exponents(tensor.detach()) if exponents else None

@@ -134,7 +134,8 @@ class Step:
     """Number of the incident for which it has more than is configured; 0: it hasn't."""
     records: list[dict[str, Any]] = field(repr=False, default_factory=list)
     """One dict a record: its key, and every statistic; "histogram" (low, high, bins) of those that
-    have one."""
+    have one, and "exponents" (first, bins): bins[k] elements have 2**(first+k) <= |x| <
+    2**(first+k+1)."""
 
 
 def _alert(values: dict[str, Any]) -> Alert:

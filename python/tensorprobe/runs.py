@@ -164,6 +164,27 @@ class Runs:
             "series", columns, rank, steps, name, quantity, role, slot, call, micro_step
         )
 
+    def exponents(
+        self,
+        name: str | Sequence[str] | None = None,
+        quantity: str | Sequence[str] | None = None,
+        role: str | Sequence[str] | None = None,
+        *,
+        steps: int | range | slice | None = None,
+        rank: int | Sequence[int] | None = None,
+        slot: int | None = None,
+        call: int | None = None,
+        micro_step: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Table:
+        """A row for each exponent that elements of a value have, where they were counted.
+
+        ``elements`` of its ``count`` have ``2**exponent <= |x| < 2**(exponent + 1)``.
+        """
+        return self._table(
+            "exponents", columns, rank, steps, name, quantity, role, slot, call, micro_step
+        )
+
     def overview(
         self,
         name: str | Sequence[str] | None = None,

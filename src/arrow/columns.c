@@ -6,7 +6,7 @@
 enum kind { I32, I64, F64, FLAG, TIME, TEXT, DIMS };
 
 /* What a column's offset counts from. */
-enum base { NOWHERE, RUN, EXTENT, BATCH, KEY, RECORD, OVERVIEW, MERGED };
+enum base { NOWHERE, RUN, EXTENT, BATCH, KEY, RECORD, OVERVIEW, MERGED, EXPONENT };
 
 struct tp_column {
     const char *name;
@@ -256,6 +256,17 @@ static const tp_column merged[] = {
     OF_SUMS,
 };
 
+static const tp_column exponents[] = {
+    OF_RUN,
+    OF_STEP,
+    OF_RECORD,
+    OF_KEY,
+    TEXT_OF(dtype),
+    STAT(count, I64),
+    AT("exponent", I32, EXPONENT, tp_exponent, exponent),
+    AT("elements", I64, EXPONENT, tp_exponent, elements),
+};
+
 #define TABLE(name, columns)                                                                       \
     {                                                                                              \
         name, columns, sizeof(columns) / sizeof((columns)[0])                                      \
@@ -274,7 +285,25 @@ static const struct {
     [TP_TABLE_GAPS] = TABLE("gaps", steps),
     [TP_TABLE_OVERVIEW] = TABLE("overview", overview),
     [TP_TABLE_MERGED] = TABLE("merged", merged),
+    [TP_TABLE_EXPONENTS] = TABLE("exponents", exponents),
 };
+
+void tp_extent_take(tp_extent *extent, const tp_item *item)
+{
+    extent->closed = item->type == TP_ITEM_CLOSE;
+    if (item->type == TP_ITEM_REMOVED) {
+        extent->removed += item->batch.count;
+    }
+    if (item->type == TP_ITEM_BATCH) {
+        const int64_t step = (int64_t)item->batch.step;
+        extent->first_step = extent->steps == 0 ? step : extent->first_step;
+        extent->last_step = step;
+        extent->steps++;
+        if (item->batch.attempt >= extent->attempts) {
+            extent->attempts = item->batch.attempt + 1;
+        }
+    }
+}
 
 const char *tp_table_name(uint32_t table)
 {
@@ -351,6 +380,8 @@ static spot spot_of(const tp_column *column, const tp_row_source *source)
         return (spot){NULL, offsetof(tp_row, merged)};
     case OVERVIEW:
         return (spot){NULL, offsetof(tp_row, overview)};
+    case EXPONENT:
+        return (spot){NULL, offsetof(tp_row, exponent)};
     default:
         return (spot){(const uint8_t *)bases[column->base] + column->offset, 0};
     }

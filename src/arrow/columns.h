@@ -6,15 +6,16 @@
 #include "tensorprobe/reader.h"
 
 /* One row for each … */
-#define TP_TABLE_RUNS 1     /* journal */
-#define TP_TABLE_KEYS 2     /* key of a journal */
-#define TP_TABLE_SERIES 3   /* record that was filled */
-#define TP_TABLE_ALERTS 4   /* alert */
-#define TP_TABLE_STEPS 5    /* step */
-#define TP_TABLE_GAPS 6     /* step whose records were given up */
-#define TP_TABLE_OVERVIEW 7 /* key in a span of steps */
-#define TP_TABLE_MERGED 8   /* parameter, as its parts on all ranks together are, in a step */
-#define TP_TABLE_COUNT 8    /* the largest of them */
+#define TP_TABLE_RUNS 1      /* journal */
+#define TP_TABLE_KEYS 2      /* key of a journal */
+#define TP_TABLE_SERIES 3    /* record that was filled */
+#define TP_TABLE_ALERTS 4    /* alert */
+#define TP_TABLE_STEPS 5     /* step */
+#define TP_TABLE_GAPS 6      /* step whose records were given up */
+#define TP_TABLE_OVERVIEW 7  /* key in a span of steps */
+#define TP_TABLE_MERGED 8    /* parameter, as its parts on all ranks together are, in a step */
+#define TP_TABLE_EXPONENTS 9 /* exponent that elements of a value have */
+#define TP_TABLE_COUNT 9     /* the largest of them */
 
 /* How far a journal goes. */
 typedef struct tp_extent {
@@ -25,6 +26,9 @@ typedef struct tp_extent {
     uint32_t attempts;
     bool closed;
 } tp_extent;
+
+/* The journal goes on with this item. */
+void tp_extent_take(tp_extent *extent, const tp_item *item);
 
 /* What rows have in common. */
 typedef struct tp_row_source {
@@ -42,9 +46,16 @@ typedef struct tp_merged {
     int64_t missing;  /* elements of which no part is there */
 } tp_merged;
 
+/* Elements of a value that have one exponent. */
+typedef struct tp_exponent {
+    int32_t exponent;
+    uint64_t elements;
+} tp_exponent;
+
 typedef struct tp_row {
-    const tp_key *key;           /* of keys, series, alerts, overview and merged */
-    const tp_record *record;     /* of series, alerts and merged */
+    const tp_key *key;           /* of keys, series, alerts, overview, merged and exponents */
+    const tp_record *record;     /* of series, alerts, merged and exponents */
+    const tp_exponent *exponent; /* of exponents */
     const tp_merged *merged;     /* of merged */
     const tp_overview *overview; /* of overview */
 } tp_row;

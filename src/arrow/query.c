@@ -1,4 +1,5 @@
 #include "arrow/query.h"
+#include "arrow/exponents.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -37,6 +38,7 @@ typedef struct stream {
     tp_row_source source;
     tp_item item; /* its records from `at` on are still to come */
     uint64_t at;
+    uint32_t bin; /* likewise, of TP_TABLE_EXPONENTS: of the record there */
     bool busy;
     tp_extent extent;
     tp_map known; /* of TP_TABLE_KEYS: addresses of keys that had their row */
@@ -272,6 +274,13 @@ static tp_status choose(stream *s, uint32_t id, const tp_key **key)
     return TP_OK;
 }
 
+/* For how many rows the array has room, of those that are made at once. */
+static uint64_t room_left(const stream *s)
+{
+    const uint64_t left = s->query->options.batch_rows - s->rows;
+    return left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
+}
+
 /* Rows of the item's records, as many as the array has room for. */
 static tp_status take_records(stream *s)
 {
@@ -280,9 +289,9 @@ static tp_status take_records(stream *s)
     const uint32_t kind = options->table == TP_TABLE_ALERTS ? TP_RECORD_ALERT : TP_RECORD_STATS;
     while (s->at < batch->count && s->rows < options->batch_rows) {
         tp_row rows[ROWS_AT_ONCE];
+        tp_exponent exponents[ROWS_AT_ONCE];
         uint64_t count = 0;
-        const uint64_t left = options->batch_rows - s->rows;
-        const uint64_t most = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
+        const uint64_t most = room_left(s);
         for (; s->at < batch->count && count < most; s->at++) {
             const tp_record *record = &batch->records[s->at];
             const tp_key *key = NULL;
@@ -294,8 +303,14 @@ static tp_status take_records(stream *s)
             if (status != TP_OK) {
                 return status;
             }
-            if (key != NULL) {
-                rows[count++] = (tp_row){.key = key, .record = record};
+            if (key == NULL) {
+                continue;
+            }
+            rows[count] = (tp_row){.key = key, .record = record};
+            if (options->table != TP_TABLE_EXPONENTS) {
+                count++;
+            } else if (!tp_exponent_rows(batch, record, &s->bin, most, rows, exponents, &count)) {
+                break;
             }
         }
         const tp_status status = count == 0 ? TP_OK : add_rows(s, rows, count);
@@ -315,8 +330,7 @@ static tp_status take_overviews(stream *s)
     while (s->at < item->overview_count && s->rows < options->batch_rows) {
         tp_row rows[ROWS_AT_ONCE];
         uint64_t count = 0;
-        const uint64_t left = options->batch_rows - s->rows;
-        const uint64_t most = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
+        const uint64_t most = room_left(s);
         for (; s->at < item->overview_count && count < most; s->at++) {
             const tp_overview *row = &item->overviews[s->at];
             const tp_key *key = NULL;
@@ -391,23 +405,6 @@ static tp_status take_keys(stream *s, uint64_t segment)
     return status;
 }
 
-static void extend(tp_extent *extent, const tp_item *item)
-{
-    extent->closed = item->type == TP_ITEM_CLOSE;
-    if (item->type == TP_ITEM_REMOVED) {
-        extent->removed += item->batch.count;
-    }
-    if (item->type == TP_ITEM_BATCH) {
-        const int64_t step = (int64_t)item->batch.step;
-        extent->first_step = extent->steps == 0 ? step : extent->first_step;
-        extent->last_step = step;
-        extent->steps++;
-        if (item->batch.attempt >= extent->attempts) {
-            extent->attempts = item->batch.attempt + 1;
-        }
-    }
-}
-
 static tp_status take_item(stream *s)
 {
     const tp_item *item = &s->item;
@@ -416,7 +413,7 @@ static tp_status take_item(stream *s)
     s->source.run = tp_reader_run(s->reader);
     switch (s->query->options.table) {
     case TP_TABLE_RUNS:
-        extend(&s->extent, item);
+        tp_extent_take(&s->extent, item);
         return TP_OK;
     case TP_TABLE_KEYS:
         return take_keys(s, item->position.segment);

@@ -13,7 +13,7 @@ typedef struct tp_query_options {
     uint32_t column_count;
     const uint32_t *ranks; /* 0: all */
     uint32_t rank_count;
-    uint64_t first_step; /* of series, alerts, steps and gaps: the others are passed over unread */
+    uint64_t first_step; /* of all but runs and keys: the others are passed over unread */
     uint64_t last_step;
     tp_selection selection; /* of keys, series and alerts */
     uint64_t width;         /* of overview: steps in a span at most; 0: as many as there are */

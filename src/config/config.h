@@ -19,7 +19,7 @@
 #define TP_DEVICE_PATH_NATIVE 0u /* the kernels, where they can read the tensor */
 #define TP_DEVICE_PATH_TORCH 1u  /* torch operations, for every tensor */
 
-#define TP_MAX_RULES 16
+#define TP_MAX_RULES 32
 
 #define TP_MODE_RELATIVE 0 /* |x - mean| > t * |mean| */
 #define TP_MODE_FACTOR 1   /* x > t * mean or x < mean / t, of norms: the default of watch() */
@@ -31,6 +31,7 @@ typedef struct tp_rule_config {
     double threshold;     /* NaN: none (AnomalyNan without a bound) */
     uint64_t min_samples; /* earlier finite values, or steps, needed before the rule speaks */
     uint32_t window;      /* earlier values of which a median is taken; 0: none is */
+    uint32_t dtype;       /* whose range counts; 0: the tensor's own */
     uint32_t ops; /* bit 1 << TP_OP_… of each that it looks at; 0: all that are configured */
     tp_selection selection; /* what it looks at; none: everything */
 } tp_rule_config;
@@ -107,6 +108,8 @@ typedef struct tp_config {
     bool alert_dump;
     tp_inform_config inform;
     tp_database_config database;
+    bool all_exponents;
+    uint32_t exponents; /* bit 1 << TP_ACTIVATION … of those of which exponents are counted */
     uint32_t ops[TP_OP_COUNT];
     uint32_t op_count;
     double eps;

@@ -73,7 +73,7 @@ static const tp_config_field alert_fields[] = {
      .nest = TP_NEST_LIST,
      .members = &tp_config_rule_members,
      .max = TP_MAX_RULES,
-     .type = "list of at most 16 rules",
+     .type = "list of at most 32 rules",
      .fallback = "[]",
      .for_watch = tp_config_default_rules_text,
      .does = "what raises alerts; a list that is given replaces the default"},
@@ -233,6 +233,13 @@ static const tp_config_field root_fields[] = {
      .fallback = "[\"norm\"]",
      .for_watch = "[\"norm\", \"min\", \"max\", \"mean\", \"zeros\", \"nans\"]",
      .does = "the statistics, in the order of the columns"},
+    {.name = "exponents",
+     .read = tp_config_read_bool,
+     AT(all_exponents),
+     .fallback = "false",
+     .does = "count how many elements of a tensor have which exponent; without it those of "
+             "activations and gradients, where a rule OverflowShare, or an UnderflowShare with a "
+             "dtype, asks for it"},
     {.name = "eps",
      .read = tp_config_read_positive,
      AT(eps),
@@ -438,6 +445,24 @@ static void warn_of_nothing(const tp_config *config, const tp_config_text *text)
         text->source, names);
 }
 
+/* The quantities of which exponents are counted. */
+static uint32_t exponents_of(const tp_config *config)
+{
+    uint32_t wanted = 0;
+    for (uint32_t i = 0; i < config->rule_count; i++) {
+        const tp_rule_config *rule = &config->rules[i];
+        if (rule->rule == TP_RULE_OVERFLOW_SHARE ||
+            (rule->rule == TP_RULE_UNDERFLOW_SHARE && rule->dtype != 0)) {
+            wanted |= 1u << TP_ACTIVATION | 1u << TP_ACTIVATION_GRAD | 1u << TP_GRAD_UNREDUCED |
+                      1u << TP_GRAD_REDUCED;
+        }
+    }
+    for (uint32_t quantity = TP_ACTIVATION; quantity <= TP_EXP_AVG_SQ; quantity++) {
+        wanted |= (uint32_t)config->all_exponents << quantity;
+    }
+    return wanted;
+}
+
 tp_status tp_config_read_fields(tp_config *config, json_t *root, const tp_config_text *text)
 {
     const tp_place place = {NULL, NULL, 0};
@@ -458,6 +483,7 @@ tp_status tp_config_read_fields(tp_config *config, json_t *root, const tp_config
                text->source);
         config->xy_distribution = false;
     }
+    config->exponents = exponents_of(config);
     if (json_object_get(root, "all_xy") == NULL) {
         /* Who names no module wants every module, who names some wants these. */
         config->all_xy = config->xy_distribution && config->targets == tp_config_everything;

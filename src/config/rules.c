@@ -16,6 +16,7 @@ typedef struct rule_draft {
     double threshold;     /* NaN: absent */
     uint64_t min_samples; /* 0: absent */
     uint32_t window;      /* 0: absent */
+    uint32_t dtype;       /* TP_F16 …; 0: absent */
     tp_rule_config lists; /* ops and targets */
 } rule_draft;
 
@@ -29,6 +30,7 @@ typedef struct rule_draft {
 #define MAY_SAMPLES 4u
 #define MAY_WINDOW 8u
 #define MAY_OPS 16u
+#define MAY_DTYPE 32u
 
 static const struct known_rule {
     uint32_t rule;
@@ -50,8 +52,8 @@ static const struct known_rule {
     {TP_RULE_WEIGHT_UPDATE_RATIO, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 0.05, 0, 16, 32},
     {TP_RULE_VARIANCE_BOUNDS, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 100, 1, 16, 32},
     {TP_RULE_GRAD_NORM_SPIKE, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 60, 1, 16, 32},
-    {TP_RULE_UNDERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES, 0.1, 0, 5, 0},
-    {TP_RULE_OVERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES, 0.5, 0, 1, 0},
+    {TP_RULE_UNDERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES | MAY_DTYPE, 0.1, 0, 5, 0},
+    {TP_RULE_OVERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES | MAY_DTYPE, 1e-6, 1e-12, 1, 0},
     {TP_RULE_MOMENTUM_AGAINST_GRADIENT, MAY_THRESHOLD | MAY_SAMPLES, 0.2, 0, 5, 0},
     {TP_RULE_STALLED_STEP, MAY_THRESHOLD, 1800, 0.1, 1, 0},
 };
@@ -81,6 +83,13 @@ const char tp_config_default_rules_text[] =
     "{\"rule_name\": \"WeightUpdateRatio\"}, {\"rule_name\": \"UnchangedTensor\"}, "
     "{\"rule_name\": \"DeadUnits\"}, {\"rule_name\": \"StalledStep\"}]";
 
+static const char *const dtypes[] = {"float16",         "bfloat16",         "float32",
+                                     "float8_e4m3fn",   "float8_e5m2",      "float8_e4m3fnuz",
+                                     "float8_e5m2fnuz", "float4_e2m1fn_x2", NULL};
+static const uint32_t dtype_numbers[] = {TP_F16,         TP_BF16,        TP_F32,
+                                         TP_F8_E4M3FN,   TP_F8_E5M2,     TP_F8_E4M3FNUZ,
+                                         TP_F8_E5M2FNUZ, TP_F4_E2M1FN_X2};
+
 static const char *const modes[] = {"relative", "factor", "compat", NULL};
 
 static tp_status read_rule_name(const tp_config_text *text, const tp_config_field *spec,
@@ -89,6 +98,15 @@ static tp_status read_rule_name(const tp_config_text *text, const tp_config_fiel
     uint32_t choice = 0;
     tp_status status = tp_config_read_word(text, spec, value, place, &choice);
     *(uint32_t *)target = choice + 1;
+    return status;
+}
+
+static tp_status read_dtype(const tp_config_text *text, const tp_config_field *spec, json_t *value,
+                            const tp_place *place, void *target)
+{
+    uint32_t choice = 0;
+    tp_status status = tp_config_read_word(text, spec, value, place, &choice);
+    *(uint32_t *)target = dtype_numbers[choice];
     return status;
 }
 
@@ -115,7 +133,7 @@ static const tp_config_field argument_fields[] = {
              "LossSpike (6), GradNormSpike (60): how many standard deviations above the median. "
              "Vanishing (1000): how many times smaller than it. VarianceBounds (100): how many "
              "times smaller or larger. AllZero (1), DeadUnits (0.95): the share of zeros. "
-             "Saturated (0.95), UnderflowShare (0.1), OverflowShare (0.5): the share that is "
+             "Saturated (0.95), UnderflowShare (0.1), OverflowShare (1e-6): the share that is "
              "reached. MomentumAgainstGradient (0.2): the share of equal signs. WeightUpdateRatio "
              "(0.05): the change of a norm in one step. StalledStep (1800): seconds"},
     {.name = "mode",
@@ -144,6 +162,11 @@ static const tp_config_field argument_fields[] = {
      .does =
          "Exploding, Vanishing, LossSpike, GradNormSpike, VarianceBounds, WeightUpdateRatio: how "
          "many earlier values the median is taken of (32)"},
+    {.name = "dtype",
+     .read = read_dtype,
+     .offset = offsetof(rule_draft, dtype),
+     .choices = dtypes,
+     .does = "UnderflowShare, OverflowShare: whose range counts; none: that of the tensor's own"},
     {.name = "ops",
      .read = read_ops,
      .offset = offsetof(rule_draft, lists.ops),
@@ -184,14 +207,15 @@ static unsigned superfluous(const rule_draft *draft, unsigned may)
     unsigned written =
         (isnan(draft->threshold) ? 0 : MAY_THRESHOLD) | (draft->mode == ABSENT ? 0 : MAY_MODE) |
         (draft->min_samples == 0 ? 0 : MAY_SAMPLES) | (draft->window == 0 ? 0 : MAY_WINDOW) |
-        (draft->lists.ops == 0 ? 0 : MAY_OPS);
+        (draft->lists.ops == 0 ? 0 : MAY_OPS) | (draft->dtype == 0 ? 0 : MAY_DTYPE);
     return written & ~may;
 }
 
 static tp_status fail_superfluous(const tp_config_text *text, const tp_place *place,
                                   const char *name, unsigned may)
 {
-    static const char *const arguments[] = {"threshold", "mode", "min_samples", "window", "ops"};
+    static const char *const arguments[] = {"threshold", "mode", "min_samples",
+                                            "window",    "ops",  "dtype"};
     char list[96] = "";
     for (unsigned i = 0; i < LENGTH(arguments); i++) {
         if ((may & (1u << i)) != 0) {
@@ -235,6 +259,7 @@ static tp_status finish(const tp_config_text *text, const tp_place *place, const
     rule->threshold = isnan(draft->threshold) ? known->threshold : draft->threshold;
     rule->window = draft->window > 0 ? draft->window : known->window;
     rule->ops = draft->lists.ops;
+    rule->dtype = draft->dtype;
     rule->min_samples = factor ? FACTOR_MIN_SAMPLES : known->min_samples;
     if (draft->min_samples > 0) {
         rule->min_samples = draft->min_samples;

@@ -305,50 +305,6 @@ tp_status tp_monitor_key(tp_monitor *monitor, const tp_key *key, uint32_t *id)
     return is_inherited(monitor) ? TP_ERR_STATE : tp_registry_add_key(monitor->registry, key, id);
 }
 
-tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor *tensor,
-                             uint32_t micro_step)
-{
-    tp_stats stats;
-    uint32_t shape;
-    if (monitor == NULL || tensor == NULL || tp_registry_key(monitor->registry, key) == NULL) {
-        return TP_ERR_ARGUMENT;
-    }
-    if (!tp_monitor_is_active(monitor)) {
-        return TP_ERR_STATE;
-    }
-    if (!tp_monitor_is_collecting(monitor)) {
-        return TP_OK;
-    }
-    const uint64_t start = tp_clock_monotonic();
-    tp_status status = tp_stats_compute(tensor, config_of(monitor)->eps, &stats);
-    if (status == TP_OK) {
-        status = tp_registry_add_shape(monitor->registry, tensor->ndim, tensor->shape, &shape);
-    }
-    if (status != TP_OK) {
-        tp_monitor_count_error(monitor);
-        return status;
-    }
-    tp_step *step;
-    const uint64_t now = tp_clock_monotonic();
-    tp_record *slot = tp_monitor_reserve(monitor, key, now, &step);
-    if (slot == NULL) {
-        return TP_ERR_NOMEM;
-    }
-    slot->micro_step = micro_step;
-    slot->kind = TP_RECORD_STATS;
-    slot->dtype = tensor->dtype;
-    slot->shape = shape;
-    slot->u.stats = stats;
-    if (stats.nan + stats.pos_inf + stats.neg_inf > 0) {
-        tp_step_add_element(step, slot, tensor);
-    }
-    /* The step is there as long as its slot isn't filled. */
-    tp_step_add_hook_time(step, now - start);
-    tp_step_fill(step, slot);
-    atomic_fetch_add_explicit(&monitor->hook_ns, now - start, memory_order_relaxed);
-    return TP_OK;
-}
-
 /* Puts next (may be NULL) in the place of the open step, which is returned: from then on nobody
  * reserves a slot in it. */
 static tp_step *exchange_step(tp_monitor *monitor, tp_step *next)

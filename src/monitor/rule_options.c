@@ -17,6 +17,7 @@ tp_rule_options tp_rule_options_of(const tp_rule_config *rule)
         .threshold = rule->threshold,
         .min_samples = rule->min_samples,
         .window = rule->window,
+        .dtype = rule->dtype,
         .ops = rule->ops,
         .applies = rule->selection.targets.count > 0 ? applies : NULL,
         .context = &rule->selection,

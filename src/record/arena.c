@@ -66,6 +66,18 @@ static uint8_t *take(tp_arena *arena, uint64_t size, uint64_t *place)
     return chunk == NULL ? NULL : chunk + start % TP_ARENA_CHUNK;
 }
 
+static uint64_t block_size(const uint8_t *block)
+{
+    return HEADER + 8 * (uint64_t)tp_get_u32(block + 16);
+}
+
+/* How many blocks a record with these flags has. */
+static unsigned blocks_of(uint32_t flags)
+{
+    return ((flags & TP_RECORD_EXPONENTS) != 0) +
+           ((flags & (TP_ARENA_FLAGS & ~TP_RECORD_EXPONENTS)) != 0);
+}
+
 tp_status tp_arena_put_histogram(tp_arena *arena, const tp_stats_options *options, uint64_t *place)
 {
     const size_t bins = options->bin_count * sizeof(*options->bins);
@@ -86,6 +98,47 @@ tp_status tp_arena_put_pair(tp_arena *arena, uint64_t first, uint64_t second, ui
     uint64_t pair[] = {first, second};
     const tp_stats_options options = {.bins = pair, .bin_count = 2};
     return tp_arena_put_histogram(arena, &options, place);
+}
+
+tp_status tp_arena_put_exponents(tp_arena *arena, const tp_exponents *exponents, bool has_block,
+                                 uint64_t *place)
+{
+    uint32_t first = 0;
+    uint32_t end = TP_EXPONENT_BINS;
+    while (first < end && exponents->negative[first] + exponents->positive[first] == 0) {
+        first++;
+    }
+    while (end > first && exponents->negative[end - 1] + exponents->positive[end - 1] == 0) {
+        end--;
+    }
+    const uint8_t *block = NULL;
+    uint64_t before = 0;
+    if (has_block) {
+        block = atomic_load(&arena->chunks[*place / TP_ARENA_CHUNK]) + *place % TP_ARENA_CHUNK;
+        before = block_size(block);
+    }
+    uint64_t start;
+    uint8_t *at = take(arena, before + HEADER + 8 * (uint64_t)(end - first), &start);
+    if (at == NULL) {
+        return TP_ERR_NOMEM;
+    }
+    if (has_block) {
+        memcpy(at, block, before);
+        at += before;
+    }
+    const uint32_t count = end - first;
+    const double low = TP_EXPONENT_FIRST + (double)first;
+    const double high = low + count;
+    memset(at, 0, HEADER);
+    memcpy(at, &low, 8);
+    memcpy(at + 8, &high, 8);
+    memcpy(at + 16, &count, 4);
+    for (uint32_t k = 0; k < count; k++) {
+        const uint64_t both = exponents->negative[first + k] + exponents->positive[first + k];
+        memcpy(at + HEADER + 8 * (size_t)k, &both, 8);
+    }
+    *place = start;
+    return TP_OK;
 }
 
 /* What lies at this place of the arena, which may have been cut between two chunks only. */
@@ -110,9 +163,13 @@ static void copy_finished(const tp_arena *arena, uint8_t *to, uint64_t used, con
         const tp_record *record = &batch->records[i];
         if (record->state == TP_SLOT_DONE && (record->flags & TP_ARENA_FLAGS) != 0 &&
             record->arena < used) {
-            copy(arena, to, record->arena, HEADER);
-            copy(arena, to, record->arena + HEADER,
-                 8 * (uint64_t)tp_get_u32(to + record->arena + 16));
+            uint64_t place = record->arena;
+            for (unsigned left = blocks_of(record->flags); left > 0; left--) {
+                copy(arena, to, place, HEADER);
+                const uint64_t bins = block_size(to + place) - HEADER;
+                copy(arena, to, place + HEADER, bins);
+                place += HEADER + bins;
+            }
         }
     }
 }
@@ -159,7 +216,8 @@ void tp_arena_revive(tp_arena *arena, const tp_pieces *pieces)
     }
 }
 
-bool tp_arena_holds(const tp_arena *arena, uint64_t place)
+/* Whether a whole block lies at this place; *size: its bytes. */
+static bool holds_block(const tp_arena *arena, uint64_t place, uint64_t *size)
 {
     const uint64_t used = atomic_load(&arena->used);
     const uint64_t start = place % TP_ARENA_CHUNK;
@@ -170,33 +228,64 @@ bool tp_arena_holds(const tp_arena *arena, uint64_t place)
     if (chunk == NULL) {
         return false;
     }
-    const uint64_t size = HEADER + 8 * (uint64_t)tp_get_u32(chunk + start + 16);
-    return size <= TP_ARENA_CHUNK - start && size <= used - place;
+    *size = block_size(chunk + start);
+    return *size <= TP_ARENA_CHUNK - start && *size <= used - place;
+}
+
+bool tp_arena_holds(const tp_arena *arena, uint64_t place, uint32_t flags)
+{
+    uint64_t size = 0;
+    for (unsigned left = blocks_of(flags); left > 0; left--) {
+        if (!holds_block(arena, place, &size)) {
+            return false;
+        }
+        place += size;
+    }
+    return true;
+}
+
+/* The block at this place, as a histogram; *place: where the next one would be. */
+static tp_status find_at(const tp_batch *batch, uint64_t *place, tp_histogram *out)
+{
+    tp_histogram found = {0};
+    if (batch->arena == NULL || *place % 8 != 0 || batch->arena_size < HEADER ||
+        *place > batch->arena_size - HEADER) {
+        return TP_ERR_NOTFOUND;
+    }
+    const uint8_t *at = batch->arena + *place;
+    memcpy(&found.low, at, 8);
+    memcpy(&found.high, at + 8, 8);
+    memcpy(&found.bin_count, at + 16, 4);
+    found.bins = (const uint64_t *)(const void *)(at + HEADER);
+    if (found.bin_count > (batch->arena_size - *place - HEADER) / 8) {
+        return TP_ERR_NOTFOUND;
+    }
+    *place += block_size(at);
+    *out = found;
+    return TP_OK;
 }
 
 static tp_status find(const tp_batch *batch, const tp_record *record, uint32_t flag,
                       tp_histogram *out)
 {
-    tp_histogram found = {0};
-    if ((record->flags & flag) == 0 || batch->arena == NULL || record->arena % 8 != 0 ||
-        batch->arena_size < HEADER || record->arena > batch->arena_size - HEADER) {
-        return TP_ERR_NOTFOUND;
-    }
-    const uint8_t *at = batch->arena + record->arena;
-    memcpy(&found.low, at, 8);
-    memcpy(&found.high, at + 8, 8);
-    memcpy(&found.bin_count, at + 16, 4);
-    found.bins = (const uint64_t *)(const void *)(at + HEADER);
-    if (found.bin_count > (batch->arena_size - record->arena - HEADER) / 8) {
-        return TP_ERR_NOTFOUND;
-    }
-    *out = found;
-    return TP_OK;
+    uint64_t place = record->arena;
+    return (record->flags & flag) == 0 ? TP_ERR_NOTFOUND : find_at(batch, &place, out);
 }
 
 tp_status tp_batch_histogram(const tp_batch *batch, const tp_record *record, tp_histogram *out)
 {
     return find(batch, record, TP_RECORD_HISTOGRAM, out);
+}
+
+tp_status tp_batch_exponents(const tp_batch *batch, const tp_record *record, tp_histogram *out)
+{
+    uint64_t place = record->arena;
+    tp_histogram before;
+    if ((record->flags & TP_RECORD_EXPONENTS) == 0 ||
+        (blocks_of(record->flags) == 2 && find_at(batch, &place, &before) != TP_OK)) {
+        return TP_ERR_NOTFOUND;
+    }
+    return find_at(batch, &place, out);
 }
 
 tp_status tp_batch_element(const tp_batch *batch, const tp_record *record, uint64_t *index,

@@ -1,6 +1,6 @@
-/* Memory of one step for what records have beside their own bytes: histograms. It is kept from one
- * step to the next, so that nothing is allocated in the steady state. docs/journal.md says how a
- * histogram lies in it. */
+/* Memory of one step for what records have beside their own bytes: histograms and the like. It is
+ * kept from one step to the next, so that nothing is allocated in the steady state. docs/journal.md
+ * says how they lie in it: a record's blocks one behind the other. */
 #ifndef TP_RECORD_ARENA_H
 #define TP_RECORD_ARENA_H
 
@@ -36,8 +36,13 @@ tp_status tp_arena_put_histogram(tp_arena *arena, const tp_stats_options *option
 /* The same for two numbers, which lie there as the bins of a histogram do. */
 tp_status tp_arena_put_pair(tp_arena *arena, uint64_t first, uint64_t second, uint64_t *place);
 
+/* The same for the exponents of a tensor, whatever their signs. has_block: the record has a block
+ * at *place already; it is copied, so that the exponents lie behind it. */
+tp_status tp_arena_put_exponents(tp_arena *arena, const tp_exponents *exponents, bool has_block,
+                                 uint64_t *place);
+
 /* What records may have in it. */
-#define TP_ARENA_FLAGS (TP_RECORD_HISTOGRAM | TP_RECORD_ELEMENT)
+#define TP_ARENA_FLAGS (TP_RECORD_HISTOGRAM | TP_RECORD_ELEMENT | TP_RECORD_EXPONENTS)
 
 /* Sets the arena of a batch, whose records are set; valid until the next view and until it is
  * cleared. partial: somebody may be putting something in; what records in the state DONE refer to
@@ -50,7 +55,7 @@ uint64_t tp_arena_bytes(const tp_arena *arena);
 /* That of a dead process: finds its chunks where they are now. */
 void tp_arena_revive(tp_arena *arena, const tp_pieces *pieces);
 
-/* Whether a whole histogram lies at this place. */
-bool tp_arena_holds(const tp_arena *arena, uint64_t place);
+/* Whether all blocks of a record with these flags lie at this place. */
+bool tp_arena_holds(const tp_arena *arena, uint64_t place, uint32_t flags);
 
 #endif

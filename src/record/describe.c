@@ -9,6 +9,14 @@
 #include "tensor/dtype.h"
 #include "tensorprobe/record.h"
 
+/* "float16" */
+static const char *range_of(const tp_alert *alert)
+{
+    const char *name = tp_dtype_name((uint32_t)alert->dtype);
+    const char *dot = strchr(name, '.');
+    return dot != NULL ? dot + 1 : "its dtype";
+}
+
 /* The findings that don't read as "op is value". */
 static int describe_share(const tp_alert *alert, const char *many, char *text, uint64_t size)
 {
@@ -37,10 +45,13 @@ static int describe_share(const tp_alert *alert, const char *many, char *text, u
                         "this one has grown most",
                         value, samples, many, alert->baseline);
     case TP_RULE_UNDERFLOW_SHARE:
-        return snprintf(text, size, "%.4g %% of its values have been subnormal for %llu step%s",
-                        100 * value, samples, many);
+        return snprintf(text, size,
+                        "%.4g %% of its values have been below the normal numbers of %s for %llu "
+                        "step%s",
+                        100 * value, range_of(alert), samples, many);
     case TP_RULE_OVERFLOW_SHARE:
-        return snprintf(text, size, "reaches %.4g %% of what its dtype can hold", 100 * value);
+        return snprintf(text, size, "%.4g %% of its values are at the end of what %s can hold",
+                        100 * value, range_of(alert));
     case TP_RULE_MOMENTUM_AGAINST_GRADIENT:
         return snprintf(text, size,
                         "%.4g %% of its signs are those of the first moment, for %llu step%s",

@@ -254,6 +254,17 @@ void tp_step_add_element(tp_step *step, tp_record *slot, const tp_tensor *tensor
     }
 }
 
+bool tp_step_add_exponents(tp_step *step, tp_record *slot, const tp_exponents *exponents)
+{
+    const bool has_block = (slot->flags & TP_ARENA_FLAGS) != 0;
+    if (tp_arena_put_exponents(&step->arena, exponents, has_block, &slot->arena) != TP_OK) {
+        tp_step_count_error(step);
+        return false;
+    }
+    slot->flags |= TP_RECORD_EXPONENTS;
+    return true;
+}
+
 void tp_step_issue(tp_record *slot)
 {
     __atomic_store_n(&slot->state, TP_SLOT_ISSUED, __ATOMIC_RELEASE);
@@ -460,7 +471,7 @@ tp_status tp_step_revive(tp_step **out, const tp_pieces *pieces, const tp_piece 
     for (uint32_t number = 0; number < count; number++) {
         tp_record *slot = slot_at(step, number);
         if (slot != NULL && slot->state == TP_SLOT_DONE && (slot->flags & TP_ARENA_FLAGS) != 0 &&
-            !tp_arena_holds(&step->arena, slot->arena)) {
+            !tp_arena_holds(&step->arena, slot->arena, slot->flags)) {
             slot->flags &= ~TP_ARENA_FLAGS;
             slot->arena = 0;
         }

@@ -42,6 +42,10 @@ void tp_step_issue(tp_record *slot);
  * 2^26 elements: what comes then goes without. */
 void tp_step_add_element(tp_step *step, tp_record *slot, const tp_tensor *tensor);
 
+/* Gives the slot the exponents of its tensor, behind the histogram or element that it may have got
+ * before. False: no memory (counted as an error of the step); what it had before is there. */
+bool tp_step_add_exponents(tp_step *step, tp_record *slot, const tp_exponents *exponents);
+
 /* Publishes the slot's content. The slot must not be touched afterwards. */
 void tp_step_fill(tp_step *step, tp_record *slot);
 

@@ -70,21 +70,58 @@ static bool judge_saturated(const tp_judgement *judgement, void *memory, tp_aler
     return fires;
 }
 
+static uint32_t range_of(const tp_judgement *judgement)
+{
+    return judgement->options->dtype != 0 ? judgement->options->dtype : judgement->dtype;
+}
+
+/* Elements whose exponent is below the first one, or from it on. */
+static uint64_t elements_beyond(const tp_histogram *exponents, int first, bool below)
+{
+    uint64_t elements = 0;
+    for (uint32_t k = 0; k < exponents->bin_count; k++) {
+        const bool is_below = (int)exponents->low + (int)k < first;
+        elements += is_below == below ? exponents->bins[k] : 0;
+    }
+    return elements;
+}
+
+/* Of a tensor's own dtype they are counted anyway: they are its subnormal numbers. */
 static bool judge_underflow(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
     const tp_stats *stats = judgement->stats;
-    return stats->count > 0 &&
-           has_become(judgement, memory, (double)stats->subnormal / (double)stats->count, alert);
+    const uint32_t dtype = range_of(judgement);
+    const bool is_own = dtype == judgement->dtype;
+    int smallest;
+    int largest;
+    if (stats->count == 0 || (!is_own && (judgement->exponents == NULL ||
+                                          !tp_dtype_exponents(dtype, &smallest, &largest)))) {
+        return false;
+    }
+    const uint64_t below =
+        is_own ? stats->subnormal : elements_beyond(judgement->exponents, smallest, true);
+    alert->dtype = dtype;
+    return has_become(judgement, memory, (double)below / (double)stats->count, alert);
 }
 
+/* Finite elements of more than half of the largest number that the dtype has. Where they weren't
+ * counted it is known whether there is one. */
 static bool judge_overflow(const tp_judgement *judgement, void *memory, tp_alert *alert)
 {
     const tp_stats *stats = judgement->stats;
+    const uint32_t dtype = range_of(judgement);
+    int smallest;
+    int largest;
+    if (stats->count == 0 || !tp_dtype_exponents(dtype, &smallest, &largest)) {
+        return false;
+    }
     const double extreme = fmax(fabs(stats->finite_min), fabs(stats->finite_max));
-    const double limit = tp_dtype_limit(judgement->dtype);
-    const bool fires = has_become(judgement, memory, isnan(limit) ? 0 : extreme / limit, alert);
-    alert->op = TP_OP_MAX;
-    return fires;
+    uint64_t above = extreme >= ldexp(1, largest);
+    if (above > 0 && judgement->exponents != NULL && largest < -TP_EXPONENT_FIRST) {
+        above = elements_beyond(judgement->exponents, largest, false);
+    }
+    alert->dtype = dtype;
+    return has_become(judgement, memory, (double)above / (double)stats->count, alert);
 }
 
 static bool judge_momentum(const tp_judgement *judgement, void *memory, tp_alert *alert)

@@ -15,7 +15,8 @@ typedef struct tp_judgement {
     uint32_t dtype;
     uint32_t ndim; /* of the tensor */
     const tp_stats *stats;
-    double norm; /* of them */
+    const tp_histogram *exponents; /* of its elements; NULL: they weren't counted */
+    double norm;                   /* of the statistics */
     const uint32_t *ops;
     const double *values; /* of the ops; the rule looks at those in options->ops */
     uint32_t op_count;

@@ -272,16 +272,20 @@ static void count_the_others(tp_buf *alerts, size_t start)
 }
 
 /* Gives the record to the rules that look at its place. */
-static void judge_record(const tp_rules *rules, const place *here, const tp_record *record,
+static void judge_record(const tp_rules *rules, const place *here, const tp_batch *batch,
                          uint64_t number, tp_buf *alerts)
 {
     double values[TP_OP_COUNT];
+    tp_histogram exponents;
+    const tp_record *record = &batch->records[number];
+    const bool counted = tp_batch_exponents(batch, record, &exponents) == TP_OK;
     uint8_t *memory = rules->memory.size > 0 ? rules->memory.data + here->memory : NULL;
     tp_judgement judgement = {.quantity = here->quantity,
                               .role = here->role,
                               .dtype = record->dtype,
                               .ndim = here->ndim,
                               .stats = &record->u.stats,
+                              .exponents = counted ? &exponents : NULL,
                               .norm = tp_stats_norm(&record->u.stats),
                               .ops = rules->ops,
                               .values = values,
@@ -331,7 +335,7 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
         }
         status = find_place(rules, n, record, &number);
         if (status == TP_OK && rules->places[number].applies != 0) {
-            judge_record(rules, &rules->places[number], record, n, alerts);
+            judge_record(rules, &rules->places[number], batch, n, alerts);
         }
     }
     if (status == TP_OK) {

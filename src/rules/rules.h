@@ -23,6 +23,7 @@ typedef struct tp_rule_options {
     double threshold;     /* NaN: none (AnomalyNan without a bound) */
     uint64_t min_samples; /* earlier values, or steps, needed before the rule speaks */
     uint32_t window;      /* how many earlier values a median is taken of: 1 to TP_WINDOW_MAX */
+    uint32_t dtype;       /* whose range counts, TP_F32 …; 0: the tensor's own */
     uint32_t ops;         /* bit 1 << TP_OP_… of each one it looks at; 0: the configured ones */
 
     /* Whether the rule looks at this series; NULL: at all. */

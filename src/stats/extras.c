@@ -70,6 +70,60 @@ static void count_exponent(tp_exponents *exponents, double x, uint64_t times)
     (bits >> 63 != 0 ? exponents->negative : exponents->positive)[bin] += times;
 }
 
+/* How often the upper nine bits of a float, its sign and exponent, are what. Two tables, as the
+ * same number mostly comes several times in a row. */
+#define FLOAT_TOPS 512
+typedef struct float_tops {
+    uint16_t seen[2][FLOAT_TOPS];
+} float_tops;
+
+_Static_assert(TP_BLOCK <= UINT16_MAX, "a block's counts fit");
+
+static void count_tops(float_tops *tops, const float *x, size_t n)
+{
+    uint32_t bits[2];
+    size_t i = 0;
+    for (; i + 1 < n; i += 2) {
+        memcpy(bits, x + i, sizeof(bits));
+        tops->seen[0][bits[0] >> 23]++;
+        tops->seen[1][bits[1] >> 23]++;
+    }
+    if (i < n) {
+        memcpy(bits, x + i, sizeof(*bits));
+        tops->seen[0][bits[0] >> 23]++;
+    }
+}
+
+static unsigned zero_tops(const float_tops *tops)
+{
+    return (unsigned)tops->seen[0][0] + tops->seen[1][0] + tops->seen[0][256] + tops->seen[1][256];
+}
+
+/* Those of numbers that are neither zero nor subnormal, infinite or NaN. */
+static void add_tops(tp_exponents *exponents, const float_tops *tops)
+{
+    uint64_t *const signs[] = {exponents->positive, exponents->negative};
+    for (unsigned top = 0; top < FLOAT_TOPS; top++) {
+        const unsigned field = top % 256;
+        if (field != 0 && field != 255) {
+            signs[top / 256][(int)field - 127 - TP_EXPONENT_FIRST] +=
+                (uint64_t)tops->seen[0][top] + tops->seen[1][top];
+        }
+    }
+}
+
+/* The others that are no zeros, of which there are few. */
+static void count_subnormal(tp_exponents *exponents, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof(bits));
+        if ((bits & 0x7fffffff) - 1 < 0x7fffff) {
+            count_exponent(exponents, (double)x[i], 1);
+        }
+    }
+}
+
 static const float *floats_of(const tp_loops *loops, uint32_t dtype, const void *x, size_t n,
                               float *room)
 {
@@ -97,6 +151,11 @@ void tp_extras_block(tp_extras *extras, const tp_pass *pass, const void *data, s
     const bool few = options->bins != NULL && options->bin_count <= TP_LOOP_BINS;
     const size_t size = !floats ? 8 : dtype == TP_F32 ? 4 : 2;
     _Alignas(64) uint8_t bin[TP_BLOCK];
+    const bool counts_tops = floats && options->exponents != NULL;
+    float_tops tops;
+    if (counts_tops) {
+        memset(&tops, 0, sizeof(tops));
+    }
     for (size_t i = 0; i < n; i += PIECE) {
         const size_t part = n - i < PIECE ? n - i : PIECE;
         const uint8_t *at = (const uint8_t *)data + i * size;
@@ -108,8 +167,12 @@ void tp_extras_block(tp_extras *extras, const tp_pass *pass, const void *data, s
             } else if (options->bins != NULL) {
                 histogram_f32(options, x, part, 1);
             }
-            for (size_t k = 0; options->exponents != NULL && k < part; k++) {
-                count_exponent(options->exponents, (double)x[k], 1);
+            if (counts_tops) {
+                const unsigned before = zero_tops(&tops);
+                count_tops(&tops, x, part);
+                if (zero_tops(&tops) != before) {
+                    count_subnormal(options->exponents, x, part);
+                }
             }
         } else {
             memcpy(room, at, part * sizeof(*room));
@@ -122,6 +185,9 @@ void tp_extras_block(tp_extras *extras, const tp_pass *pass, const void *data, s
                 count_exponent(options->exponents, room[k], 1);
             }
         }
+    }
+    if (counts_tops) {
+        add_tops(options->exponents, &tops);
     }
     if (few) {
         memset(bin + n, TP_NO_BIN, TP_BLOCK - n);

@@ -78,6 +78,23 @@ class Item:
             return None
         return low, high, list(struct.unpack_from(f"<{count}Q", self.arena, at + 24))
 
+    def exponents(self, record: bytes) -> tuple[int, list[int]] | None:
+        """Return the exponent of the first bin, and the bins; None when it has none."""
+        fields = record_fields(record)
+        if not fields["flags"] & 4:
+            return None
+        at = fields["arena"]
+        if fields["flags"] & 3:  # behind a block of another kind
+            (count,) = struct.unpack_from("<I", self.arena, at + 16)
+            at += 24 + 8 * count
+        low, high, count = struct.unpack_from("<ddI", self.arena, at)
+        assert high == low + count
+        return int(low), list(struct.unpack_from(f"<{count}Q", self.arena, at + 24))
+
+    def order(self, record: bytes) -> int:
+        """Return the record's place in the order of execution."""
+        return int(record_fields(record)["order"])
+
 
 @dataclass
 class Definitions:

@@ -197,8 +197,9 @@ static void lack_of_memory(void **state)
     }
     fixture_close(f);
     static const int64_t expected[] = {
-        [TP_TABLE_RUNS] = 1,   [TP_TABLE_KEYS] = 9, [TP_TABLE_SERIES] = 15,  [TP_TABLE_ALERTS] = 0,
-        [TP_TABLE_STEPS] = 15, [TP_TABLE_GAPS] = 0, [TP_TABLE_OVERVIEW] = 9, [TP_TABLE_MERGED] = 3};
+        [TP_TABLE_RUNS] = 1,     [TP_TABLE_KEYS] = 9,   [TP_TABLE_SERIES] = 15,
+        [TP_TABLE_ALERTS] = 0,   [TP_TABLE_STEPS] = 15, [TP_TABLE_GAPS] = 0,
+        [TP_TABLE_OVERVIEW] = 9, [TP_TABLE_MERGED] = 3, [TP_TABLE_EXPONENTS] = 0};
     for (uint32_t table = TP_TABLE_RUNS; table <= TP_TABLE_COUNT; table++) {
         unsigned long n = 1;
         int64_t rows = -1;

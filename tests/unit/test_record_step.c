@@ -1,6 +1,8 @@
 /* Slots and steps: order, filling later, overflow into chunks, many threads, no memory. */
 #include "check.h"
 
+#include <math.h>
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,6 +145,88 @@ static void test_histograms(void **state)
     assert_int_equal(tp_step_view(step, &batch), TP_OK);
     assert_null(batch.arena);
     assert_int_equal(batch.arena_size, 0);
+    tp_step_free(step);
+}
+
+/* Of record i: i % 50 bins from that of -160 + i % 20 on, the k-th with i + k + 1 elements, in which
+ * both signs have a part; and before that, by i % 3, nothing, a histogram or an element. */
+static void put_exponents(tp_step *step, tp_record *slot, uint64_t i)
+{
+    static const double broken[] = {1, 2, (double)NAN};
+    static const int64_t size = 3;
+    tp_exponents exponents = {.negative = {0}};
+    for (uint64_t k = 0; k < i % 50; k++) {
+        exponents.positive[i % 20 + k] = 1;
+        exponents.negative[i % 20 + k] = i + k;
+    }
+    if (i % 3 == 1) {
+        put_histogram(step, slot, i);
+    } else if (i % 3 == 2) {
+        const tp_tensor tensor = {broken, &size, NULL, TP_F64, 1};
+        tp_step_add_element(step, slot, &tensor);
+    }
+    assert_true(tp_step_add_exponents(step, slot, &exponents));
+}
+
+static void check_exponents(const tp_batch *batch, const tp_record *record, uint64_t i)
+{
+    tp_histogram found;
+    uint64_t index = 0;
+    uint64_t bits = 0;
+    assert_int_equal(tp_batch_exponents(batch, record, &found), TP_OK);
+    assert_int_equal(found.bin_count, i % 50);
+    assert_true(i % 50 == 0 || found.low == -160 + (double)(i % 20));
+    assert_true(found.high == found.low + found.bin_count);
+    for (uint32_t k = 0; k < found.bin_count; k++) {
+        assert_int_equal(found.bins[k], i + k + 1);
+    }
+    if (i % 3 == 1) {
+        check_histogram(batch, record, i);
+    } else {
+        assert_int_equal(tp_batch_histogram(batch, record, &found), TP_ERR_NOTFOUND);
+    }
+    assert_int_equal(tp_batch_element(batch, record, &index, &bits),
+                     i % 3 == 2 ? TP_OK : TP_ERR_NOTFOUND);
+    assert_int_equal(index, i % 3 == 2 ? 2 : 0);
+}
+
+/* Exponents lie behind what a record has otherwise, also in a step that isn't over. */
+static void test_exponents(void **state)
+{
+    (void)state;
+    const uint64_t count = 1000;
+    tp_step *step = open_step(8);
+    tp_record *later = NULL;
+    tp_batch batch;
+    tp_histogram none;
+    for (uint64_t i = 0; i < count; i++) {
+        tp_record *slot = tp_step_reserve(step, 1, NOW);
+        put_exponents(step, slot, i);
+        if (i == 7) {
+            later = slot;
+        } else {
+            tp_step_fill(step, slot);
+        }
+    }
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(tp_step_view(step, &batch), TP_OK);
+        assert_true(batch.arena_size > 3 * 65536);
+        for (uint64_t i = 0; i < count; i++) {
+            if (i != 7 || round == 1) {
+                check_exponents(&batch, &batch.records[i], i);
+            }
+        }
+        if (round == 0) {
+            tp_step_fill(step, later);
+            tp_step_close(step);
+        }
+    }
+    tp_record torn = batch.records[count - 1];
+    batch.arena_size = torn.arena + 24;
+    assert_int_equal(tp_batch_exponents(&batch, &torn, &none), TP_ERR_NOTFOUND);
+    torn.flags &= ~TP_RECORD_EXPONENTS;
+    batch.arena_size += 4096;
+    assert_int_equal(tp_batch_exponents(&batch, &torn, &none), TP_ERR_NOTFOUND);
     tp_step_free(step);
 }
 
@@ -383,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_time),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_histograms),
+        cmocka_unit_test(test_exponents),
         cmocka_unit_test(test_no_memory_for_histograms),
         cmocka_unit_test(test_wrong_places_of_histograms),
         cmocka_unit_test(test_filled_later),

@@ -133,20 +133,89 @@ static void test_shares_of_the_range(void **state)
         assert_true(alert == NULL || alert->value == 0.11);
     }
     tp_rules_free(rules);
-    rules =
-        make((tp_rule_options){.rule = TP_RULE_OVERFLOW_SHARE, .threshold = 0.5, .min_samples = 1});
-    for (int i = 0; i < 40; i++) {
-        fill(1, i < 20 ? 1000 : -40000, 1);
+    static const double thresholds[] = {1e-6, 0.0035};
+    for (int i = 0; i < 80; i++) { /* not counted: one of a thousand, which is enough or not */
+        rules = i % 40 == 0 ? make((tp_rule_options){.rule = TP_RULE_OVERFLOW_SHARE,
+                                                     .threshold = thresholds[i / 40],
+                                                     .min_samples = 1})
+                            : rules;
+        fill(1, i % 40 < 20 ? 32767 : -32768, 1);
         tp_record record = record_of("half", TP_ACTIVATION, TP_ROLE_OUTPUT, tensor, N);
         record.dtype = TP_F16;
         const tp_record *alert = check(rules, &record, 1);
         assert_int_equal(alert != NULL, i == 20);
-        assert_true(alert == NULL || alert->u.alert.value == 40000.0 / 65504);
+        assert_true(alert == NULL || alert->u.alert.value == 1e-3);
         record = record_of("single", TP_ACTIVATION, TP_ROLE_OUTPUT, tensor, N);
         record.dtype = TP_F32;
         assert_null(check(rules, &record, 1));
+        if (i % 40 == 39) {
+            tp_rules_free(rules);
+        }
     }
-    tp_rules_free(rules);
+}
+
+/* Of `small` elements with the exponent -15, and `large` ones with 15, of f32: what would they be in
+ * float16? */
+static const tp_record *check_counted(tp_rules *rules, uint64_t small, uint64_t large)
+{
+    uint64_t arena[3 + 31] = {0};
+    const double ends[] = {-15, 16};
+    memcpy(arena, ends, sizeof ends);
+    arena[2] = 31; /* bins */
+    arena[3] = small;
+    arena[3 + 15] = N - small - large; /* of 1 */
+    arena[3 + 30] = large;
+    fill(0, 0, 1);
+    tensor[0] = large > 0 ? 40000 : 1;
+    tp_record record = record_of("counted", TP_ACTIVATION, TP_ROLE_OUTPUT, tensor, N);
+    record.dtype = TP_F32;
+    record.flags = TP_RECORD_EXPONENTS;
+    static tp_buf alerts;
+    const tp_batch batch = {.records = &record,
+                            .count = 1,
+                            .arena = (const uint8_t *)arena,
+                            .arena_size = sizeof arena};
+    tp_buf_clear(&alerts);
+    assert_int_equal(tp_rules_check(rules, &batch, &alerts), TP_OK);
+    return alerts.size > 0 ? (const void *)alerts.data : NULL;
+}
+
+static void test_shares_of_another_range(void **state)
+{
+    (void)state;
+    static const uint32_t dtypes[] = {0, TP_F16, TP_BF16, TP_F8_E4M3FN};
+    for (size_t d = 0; d < 4; d++) {
+        tp_rules *under = make((tp_rule_options){.rule = TP_RULE_UNDERFLOW_SHARE,
+                                                 .threshold = 0.1,
+                                                 .min_samples = 5,
+                                                 .dtype = dtypes[d]});
+        tp_rules *over = make((tp_rule_options){.rule = TP_RULE_OVERFLOW_SHARE,
+                                                .threshold = 0.003,
+                                                .min_samples = 1,
+                                                .dtype = dtypes[d]});
+        for (int i = 0; i < 40; i++) {
+            const tp_record *alert = check_counted(under, i < 20 ? 99 : 100, 0);
+            /* below 2^-14, and below 2^-6 as well; not so below 2^-126 */
+            assert_int_equal(alert != NULL, i == 24 && dtypes[d] != 0 && dtypes[d] != TP_BF16);
+            if (alert != NULL) {
+                char text[TP_ALERT_TEXT];
+                assert_true(alert->u.alert.value == 0.1 && alert->u.alert.dtype == dtypes[d]);
+                tp_alert_describe(&alert->u.alert, text, sizeof text);
+                assert_string_equal(text, dtypes[d] == TP_F16
+                                              ? "10 % of its values have been below the normal "
+                                                "numbers of float16 for 5 steps"
+                                              : "10 % of its values have been below the normal "
+                                                "numbers of float8_e4m3fn for 5 steps");
+            }
+            alert = check_counted(over, 0, i < 20 ? 2 : 3);
+            assert_int_equal(alert != NULL, i == 20 && dtypes[d] != 0 && dtypes[d] != TP_BF16);
+            assert_true(alert == NULL || alert->u.alert.value == 0.003);
+        }
+        /* without exponents another dtype's underflow isn't known */
+        assert_null(step(under, TP_ACTIVATION, TP_ROLE_OUTPUT));
+        tp_rules_free(under);
+        tp_rules_free(over);
+    }
 }
 
 static void test_momentum(void **state)
@@ -300,10 +369,15 @@ static void test_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dead_units),    cmocka_unit_test(test_saturated),
-        cmocka_unit_test(test_momentum),      cmocka_unit_test(test_shares_of_the_range),
-        cmocka_unit_test(test_update_ratio),  cmocka_unit_test(test_variance),
-        cmocka_unit_test(test_gradient_norm), cmocka_unit_test(test_compat),
+        cmocka_unit_test(test_dead_units),
+        cmocka_unit_test(test_saturated),
+        cmocka_unit_test(test_momentum),
+        cmocka_unit_test(test_shares_of_the_range),
+        cmocka_unit_test(test_shares_of_another_range),
+        cmocka_unit_test(test_update_ratio),
+        cmocka_unit_test(test_variance),
+        cmocka_unit_test(test_gradient_norm),
+        cmocka_unit_test(test_compat),
         cmocka_unit_test(test_together),
     };
     return cmocka_run_group_tests(tests, make_registry, free_registry);
