@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "cause/incidents.h"
 #include "cause/order.h"
 #include "journal/find.h"
@@ -262,8 +263,9 @@ static tp_status run_rules(const tp_config *config, const char *directory, bool 
         status = read_journal(&test, error);
         if (!list) {
             printf("  %" PRIu64 " incident%s\n", test.incident_count,
-                   test.incident_count == 1 ? "" : "s");
-            printf("  %" PRIu64 " steps, %" PRIu64 " values\n", test.steps, test.values);
+                   tp_plural(test.incident_count));
+            printf("  %" PRIu64 " step%s, %" PRIu64 " value%s\n", test.steps, tp_plural(test.steps),
+                   test.values, tp_plural(test.values));
         }
     }
     for (uint32_t i = 0; i <= TP_RULE_COUNT; i++) {
@@ -303,8 +305,9 @@ static void print_scores(const tp_config *config, const score *total, uint64_t s
         uint32_t rule = config->rules[i].rule;
         if (!said[rule]) {
             said[rule] = true;
-            printf("%s: %" PRIu64 " alerts in %" PRIu64 " of %" PRIu64 " steps\n",
-                   tp_rule_name(rule), total[rule].alerts, total[rule].steps, steps);
+            printf("%s: %" PRIu64 " alert%s in %" PRIu64 " of %" PRIu64 " step%s\n",
+                   tp_rule_name(rule), total[rule].alerts, tp_plural(total[rule].alerts),
+                   total[rule].steps, steps, tp_plural(steps));
         }
     }
 }

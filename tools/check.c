@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "base/buf.h"
+#include "base/text.h"
 #include "config/config.h"
 #include "config/schema.h"
 #include "config/url.h"
@@ -80,7 +81,7 @@ static void print_steps(const tp_config *config)
         printf(", from step %" PRIu64 " on", config->start_step);
     }
     if (config->collect_times < 100000000 && tp_config_acts_on("collect_times")) {
-        printf(", %" PRIu64 " times", config->collect_times);
+        printf(", %" PRIu64 " time%s", config->collect_times, tp_plural(config->collect_times));
     }
     puts("");
     if (config->dynamic_on) {
@@ -119,7 +120,7 @@ static void print_quantities(const tp_config *config)
     }
     printf("which costs a step");
     if (reads > 0) {
-        printf(" %d read%s of all watched parameters' memory%s", reads, reads > 1 ? "s" : "",
+        printf(" %d read%s of all watched parameters' memory%s", reads, tp_plural((uint64_t)reads),
                xy ? " and" : "");
     }
     puts(xy ? " one read of each activation and gradient that is recorded" : "");
@@ -137,7 +138,7 @@ static void print_files(const tp_config *config)
     puts("keeps all statistics in the journal");
     if ((config->formats & TP_FORMAT_CSV) != 0) {
         printf("writes csv files of %" PRIu64 " step%s", config->step_count_per_record,
-               config->step_count_per_record > 1 ? "s" : "");
+               tp_plural(config->step_count_per_record));
         if (config->ndigits > 0) {
             printf(" with %" PRIu32 " decimals:", config->ndigits);
         } else {
@@ -195,8 +196,9 @@ static void print_database(const tp_database_config *database)
         }
     }
     if (database->rollup_steps > 0) {
-        printf("%s a summary of every series each %" PRIu64 " steps",
-               database->step_interval > 0 ? ", and" : "", database->rollup_steps);
+        printf("%s a summary of every series each %" PRIu64 " step%s",
+               database->step_interval > 0 ? ", and" : "", database->rollup_steps,
+               tp_plural(database->rollup_steps));
     }
     puts("");
 }
@@ -240,53 +242,56 @@ static void print_rule(const tp_rule_config *rule)
                    100 * rule->threshold);
         } else if (rule->mode == TP_MODE_FACTOR) {
             printf("a norm is %g times its mean, or the mean %g times the norm, after %" PRIu64
-                   " values",
-                   rule->threshold, rule->threshold, rule->min_samples);
+                   " value%s",
+                   rule->threshold, rule->threshold, rule->min_samples,
+                   tp_plural(rule->min_samples));
         } else {
             printf("a value is off its mean by more than %g %%, after %" PRIu64 " value%s",
-                   100 * rule->threshold, rule->min_samples, rule->min_samples > 1 ? "s" : "");
+                   100 * rule->threshold, rule->min_samples, tp_plural(rule->min_samples));
         }
         break;
     case TP_RULE_EXPLODING:
     case TP_RULE_LOSS_SPIKE:
         printf("a %s is %g standard deviations above the median of its last %" PRIu32
-               ", after %" PRIu64 " values",
+               ", after %" PRIu64 " value%s",
                rule->rule == TP_RULE_EXPLODING ? "norm" : "logged number", rule->threshold,
-               rule->window, rule->min_samples);
+               rule->window, rule->min_samples, tp_plural(rule->min_samples));
         break;
     case TP_RULE_VANISHING:
         printf("a norm is below 1/%g of the median of its last %" PRIu32 ", after %" PRIu64
-               " values",
-               rule->threshold, rule->window, rule->min_samples);
+               " value%s",
+               rule->threshold, rule->window, rule->min_samples, tp_plural(rule->min_samples));
         break;
     case TP_RULE_ALL_ZERO:
-        printf("%g %% of an activation or gradient are 0 for %" PRIu64 " steps",
-               100 * rule->threshold, rule->min_samples);
+        printf("%g %% of an activation or gradient are 0 for %" PRIu64 " step%s",
+               100 * rule->threshold, rule->min_samples, tp_plural(rule->min_samples));
         break;
     case TP_RULE_UNCHANGED_TENSOR:
-        printf("a parameter doesn't change for %" PRIu64 " steps", rule->min_samples);
+        printf("a parameter doesn't change for %" PRIu64 " step%s", rule->min_samples,
+               tp_plural(rule->min_samples));
         break;
     case TP_RULE_GRAD_NORM_SPIKE:
         printf("the norm of all gradients is %g standard deviations above the median of its last "
-               "%" PRIu32 ", after %" PRIu64 " values",
-               rule->threshold, rule->window, rule->min_samples);
+               "%" PRIu32 ", after %" PRIu64 " value%s",
+               rule->threshold, rule->window, rule->min_samples, tp_plural(rule->min_samples));
         break;
     case TP_RULE_VARIANCE_BOUNDS:
         printf("a standard deviation is %g times, or 1/%g of, the median of its last %" PRIu32
-               ", after %" PRIu64 " values",
-               rule->threshold, rule->threshold, rule->window, rule->min_samples);
+               ", after %" PRIu64 " value%s",
+               rule->threshold, rule->threshold, rule->window, rule->min_samples,
+               tp_plural(rule->min_samples));
         break;
     case TP_RULE_WEIGHT_UPDATE_RATIO:
         printf("a step changes a parameter's norm by more than %g %%, and ten times the usual, "
-               "after %" PRIu64 " steps",
-               100 * rule->threshold, rule->min_samples);
+               "after %" PRIu64 " step%s",
+               100 * rule->threshold, rule->min_samples, tp_plural(rule->min_samples));
         break;
     case TP_RULE_STALLED_STEP:
         printf("no step ends for %g s", rule->threshold);
         break;
     default:
         printf("%s passes %g for %" PRIu64 " step%s", tp_rule_name(rule->rule), rule->threshold,
-               rule->min_samples, rule->min_samples > 1 ? "s" : "");
+               rule->min_samples, tp_plural(rule->min_samples));
         break;
     }
     for (uint32_t i = 0; i < rule->selection.targets.count; i++) {

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "tensorprobe/reader.h"
 #include "view/parting.h"
 
@@ -136,12 +137,12 @@ static void print_difference(const tp_difference *one)
 static void print_left_out(const tp_parting *found)
 {
     if (found->only_a + found->only_b > 0) {
-        printf("not compared: %" PRIu64 " values that only A has, %" PRIu64 " that only B has\n",
-               found->only_a, found->only_b);
+        printf("not compared: %" PRIu64 " value%s that only A has, %" PRIu64 " that only B has\n",
+               found->only_a, tp_plural(found->only_a), found->only_b);
     }
     if (found->only_steps_a + found->only_steps_b > 0) {
-        printf("not compared: %" PRIu64 " steps that only A has, %" PRIu64 " that only B has\n",
-               found->only_steps_a, found->only_steps_b);
+        printf("not compared: %" PRIu64 " step%s that only A has, %" PRIu64 " that only B has\n",
+               found->only_steps_a, tp_plural(found->only_steps_a), found->only_steps_b);
     }
 }
 
@@ -156,17 +157,19 @@ static int print_parting(const char *name, const tp_parting *found, bool all)
         return tp_tool_failed(name, &nothing);
     }
     if (!found->differs) {
-        printf("no difference: %" PRIu64 " values in %" PRIu64 " steps, the last %" PRIu64 "\n",
-               found->values, found->steps, found->step);
+        printf("no difference: %" PRIu64 " value%s in %" PRIu64 " step%s, the last %" PRIu64 "\n",
+               found->values, tp_plural(found->values), found->steps, tp_plural(found->steps),
+               found->step);
         print_left_out(found);
         return TP_EXIT_OK;
     }
     const char *quantity = tp_quantity_name(rows[0].quantity);
     printf("first difference: step %" PRIu64 ", %s (%s), %s %.8g and %.8g\n", found->step,
            rows[0].row, quantity != NULL ? quantity : "?", rows[0].statistic, rows[0].a, rows[0].b);
-    printf("before it: %" PRIu64 " steps without a difference; in it: %" PRIu64 " of %" PRIu64
-           " values differ\n\n",
-           found->steps - 1, count, found->in_step);
+    printf("before it: %" PRIu64 " step%s without a difference; in it: %" PRIu64 " of %" PRIu64
+           " value%s\n\n",
+           found->steps - 1, tp_plural(found->steps - 1), count, found->in_step,
+           found->in_step == 1 ? " differs" : "s differ");
     printf("  rank micro  %-14s %-8s %14s %14s  %-16s %s\n", "quantity", "of it", "A", "B",
            "differs by", "series, in execution order");
     for (uint64_t i = 0; i < count && (all || i < SHOWN); i++) {

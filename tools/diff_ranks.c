@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "tools/calls.h"
 #include "tools/tool.h"
 #include "view/agreement.h"
@@ -41,11 +42,12 @@ static int report(const char *name, const tp_calls *calls)
     for (uint64_t i = 0; i < calls->count; i++) {
         pairs += tp_call_is_pair(tp_calls_at(calls, i));
     }
-    printf("%" PRIu32 " %s, %" PRIu64 " calls of groups, %" PRIu64 " from one to another\n",
-           calls->rank_count, calls->rank_count == 1 ? "rank" : "ranks", calls->count - pairs,
-           pairs);
+    printf("%" PRIu32 " rank%s, %" PRIu64 " call%s of groups, %" PRIu64 " from one to another\n",
+           calls->rank_count, tp_plural(calls->rank_count), calls->count - pairs,
+           tp_plural(calls->count - pairs), pairs);
     if (calls->damaged > 0) {
-        printf("%" PRIu64 " damaged frames are left out\n", calls->damaged);
+        printf("%" PRIu64 " damaged frame%s left out\n", calls->damaged,
+               calls->damaged == 1 ? " is" : "s are");
     }
     tp_agreement_report(calls, &text, &agree);
     if (text.failed) {

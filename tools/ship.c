@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "ship/ship.h"
 
 #define PATIENCE_SECONDS 30
@@ -235,10 +236,9 @@ static int ship(const char *name, arguments *args)
         return tp_tool_failed(name, &error);
     }
     printf("%s: %" PRIu64 " step%s of %" PRIu64 " journal%s delivered", scope->directory,
-           report.steps, report.steps == 1 ? "" : "s", report.journals,
-           report.journals == 1 ? "" : "s");
+           report.steps, tp_plural(report.steps), report.journals, tp_plural(report.journals));
     if (report.messages > 0) {
-        printf(", %" PRIu64 " message%s sent", report.messages, report.messages == 1 ? "" : "s");
+        printf(", %" PRIu64 " message%s sent", report.messages, tp_plural(report.messages));
     }
     puts(status == TP_END ? "; stopped" : "");
     return TP_EXIT_OK;
@@ -269,6 +269,10 @@ int tp_tool_ship(int argc, char **argv)
         return result;
     }
     if (optind != argc - 1 || (args.to == NULL && args.config == NULL)) {
+        fprintf(stderr, "tensorprobe %s: %s\n", argv[0],
+                optind == argc      ? "which directory?"
+                : optind < argc - 1 ? "one directory at a time: all journals below it are delivered"
+                                    : "where to? --to URL or --config FILE says so");
         return tp_tool_usage(argv[0]);
     }
     args.options.scope.directory = argv[optind];

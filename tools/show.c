@@ -12,6 +12,7 @@
 #include "arrow/query.h"
 #include "base/buf.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "journal/find.h"
 #include "tools/names.h"
 #include "tools/print.h"
@@ -229,7 +230,7 @@ static int print_table(const char *name, struct request *request, const tp_journ
     const uint64_t damaged = status == TP_OK ? tp_query_damaged(query) : 0;
     if (damaged > 0) {
         status = tp_fail(&error, TP_ERR_CORRUPT, "passed over %llu damaged place%s",
-                         (unsigned long long)damaged, damaged > 1 ? "s" : "");
+                         (unsigned long long)damaged, tp_plural(damaged));
     }
     tp_query_drop(query);
     return status == TP_OK ? TP_EXIT_OK : tp_tool_failed(name, &error);

@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/map.h"
+#include "base/text.h"
 #include "cause/order.h"
 #include "tensorprobe/reader.h"
 
@@ -115,9 +116,9 @@ static void describe_end(tp_buf *text, const tp_reader *reader, const tp_batch *
     tp_row_name(key, 0, name, sizeof name);
     tp_buf_printf(text,
                   "reached  %s %s, micro step %" PRIu32 ", call %" PRIu32 ", of step %" PRIu64
-                  " (%" PRIu64 " records, %" PRIu32 " of them unfinished)\n",
+                  " (%" PRIu64 " record%s, %" PRIu32 " of them unfinished)\n",
                   quantity != NULL ? quantity : "?", name, last->micro_step, last->call,
-                  batch->step, batch->count, batch->unfilled);
+                  batch->step, batch->count, tp_plural(batch->count), batch->unfilled);
 }
 
 static void take_zoom(struct summary *summary, const tp_batch *batch)
@@ -267,7 +268,7 @@ static void print_run(const tp_run_info *run, const struct summary *summary)
     }
     printf("run      %s, rank %" PRIu32 ", opened %s", run->run_id, run->rank, start);
     if (summary->attempts > 1) {
-        printf(", attempt %" PRIu32, summary->attempts);
+        printf(", attempt %" PRIu32, summary->attempts - 1);
     }
     putchar('\n');
 }
@@ -291,9 +292,10 @@ static void print_steps(const struct summary *summary)
     }
     puts(summary->closed ? ", closed" : ", not closed: still running, or killed");
     if (summary->removed > 0) {
-        printf("removed  %" PRIu64 " steps (%" PRIu64 " to %" PRIu64
+        printf("removed  %" PRIu64 " step%s (%" PRIu64 " to %" PRIu64
                ") to keep the journal small: alerts and overviews are left (--table overview)\n",
-               summary->removed, summary->removed_first, summary->removed_last);
+               summary->removed, tp_plural(summary->removed), summary->removed_first,
+               summary->removed_last);
     }
     fwrite(summary->reached.data, 1, summary->reached.size, stdout);
 }
@@ -366,11 +368,12 @@ static void print_alerts(const struct summary *summary, bool all)
                    summary->incidents - ALERTS_SHOWN);
         }
     }
-    printf("alerts   %" PRIu64 " in %" PRIu64 " steps\n", summary->alerts, summary->alert_steps);
+    printf("alerts   %" PRIu64 " in %" PRIu64 " step%s\n", summary->alerts, summary->alert_steps,
+           tp_plural(summary->alert_steps));
     fwrite(summary->alert_text.data, 1, summary->alert_text.size, stdout);
     if (!all && summary->alert_steps > ALERTS_SHOWN) {
-        printf("  … and %" PRIu64 " more steps; --alerts prints all of them\n",
-               summary->alert_steps - ALERTS_SHOWN);
+        printf("  … and %" PRIu64 " more step%s; --alerts prints all of them\n",
+               summary->alert_steps - ALERTS_SHOWN, tp_plural(summary->alert_steps - ALERTS_SHOWN));
     }
 }
 

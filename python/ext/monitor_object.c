@@ -294,12 +294,11 @@ static PyObject *monitor_close(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     }
     if (status < 0) {
-        PyErr_Format(
-            PyExc_OSError,
-            "the monitor could not write everything (%llu steps are lost; a warning has said "
-            "why): %s",
-            (unsigned long long)((monitor_object *)object)->final_counters.gaps,
-            tp_status_name(status));
+        const uint64_t gaps = ((monitor_object *)object)->final_counters.gaps;
+        PyErr_Format(PyExc_OSError,
+                     "the monitor could not write everything (%llu step%s lost; a warning has said "
+                     "why): %s",
+                     (unsigned long long)gaps, gaps == 1 ? " is" : "s are", tp_status_name(status));
         return NULL;
     }
     Py_RETURN_NONE;

@@ -4,6 +4,12 @@
 
 #include "base/buf.h"
 
+/* What a word ends in behind this number: step, steps. */
+static inline const char *tp_plural(uint64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 /* What stands for a byte that belongs to no character. */
 #define TP_TEXT_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 

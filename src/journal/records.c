@@ -44,27 +44,41 @@ static inline void turn(uint64_t w[8])
     exchange(&w[3], &w[7], 32, halves);
 }
 
-/* Deals out the bytes of items from `first` up to `end` (not included), eight by eight. */
+/* Up to 8 rows of up to 8 bytes become columns. */
+static inline void turn_block(uint8_t *to, uint64_t to_stride, const uint8_t *from,
+                              uint64_t from_stride, unsigned rows, unsigned columns)
+{
+    uint64_t w[8];
+    if (rows == 8 && columns == 8) {
+        for (unsigned k = 0; k < 8; k++) {
+            memcpy(&w[k], from + k * from_stride, 8);
+        }
+        turn(w);
+        for (unsigned k = 0; k < 8; k++) {
+            memcpy(to + k * to_stride, &w[k], 8);
+        }
+        return;
+    }
+    for (unsigned i = 0; i < rows; i++) {
+        for (unsigned k = 0; k < columns; k++) {
+            to[k * to_stride + i] = from[i * from_stride + k];
+        }
+    }
+}
+
+static inline unsigned at_most_8(uint64_t count)
+{
+    return count < 8 ? (unsigned)count : 8;
+}
+
+/* Deals out the bytes of items from `first` up to `end` (not included). */
 static void deal_out(uint8_t *planes, const uint8_t *items, uint32_t size, uint64_t count,
                      uint64_t first, uint64_t end)
 {
-    const uint64_t most = end - first;
     for (uint32_t p = 0; p < size; p += 8) {
-        uint64_t i = 0;
-        for (; i + 8 <= most; i += 8) {
-            uint64_t w[8];
-            for (unsigned k = 0; k < 8; k++) {
-                memcpy(&w[k], items + (i + k) * size + p, 8);
-            }
-            turn(w);
-            for (unsigned k = 0; k < 8; k++) {
-                memcpy(planes + (p + k) * count + first + i, &w[k], 8);
-            }
-        }
-        for (; i < most; i++) {
-            for (unsigned k = 0; k < 8; k++) {
-                planes[(p + k) * count + first + i] = items[i * size + p + k];
-            }
+        for (uint64_t i = 0; i < end - first; i += 8) {
+            turn_block(planes + p * count + first + i, count, items + i * size + p, size,
+                       at_most_8(end - first - i), 8);
         }
     }
 }
@@ -73,23 +87,10 @@ static void deal_out(uint8_t *planes, const uint8_t *items, uint32_t size, uint6
 static void gather(uint8_t *items, const uint8_t *planes, uint32_t size, uint64_t count,
                    uint64_t first, uint64_t end)
 {
-    const uint64_t most = end - first;
     for (uint32_t p = 0; p < size; p += 8) {
-        uint64_t i = 0;
-        for (; i + 8 <= most; i += 8) {
-            uint64_t w[8];
-            for (unsigned k = 0; k < 8; k++) {
-                memcpy(&w[k], planes + (p + k) * count + first + i, 8);
-            }
-            turn(w);
-            for (unsigned k = 0; k < 8; k++) {
-                memcpy(items + (i + k) * size + p, &w[k], 8);
-            }
-        }
-        for (; i < most; i++) {
-            for (unsigned k = 0; k < 8; k++) {
-                items[i * size + p + k] = planes[(p + k) * count + first + i];
-            }
+        for (uint64_t i = 0; i < end - first; i += 8) {
+            turn_block(items + i * size + p, size, planes + p * count + first + i, count, 8,
+                       at_most_8(end - first - i));
         }
     }
 }

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "base/log.h"
+#include "base/text.h"
 
 static void print_incident(uint64_t step, const tp_record *record, const tp_registry *registry,
                            const char *directory)
@@ -17,9 +18,10 @@ static void print_incident(uint64_t step, const tp_record *record, const tp_regi
     }
     if (incident->state == TP_INCIDENT_ENDS) {
         tp_log(TP_LOG_INFO,
-               "step %" PRIu64 ": incident %" PRIu32 " is over: %" PRIu64 " alerts in %" PRIu64
-               " steps, the last in step %" PRIu64,
-               step, incident->number, incident->alerts, incident->steps, incident->last_step);
+               "step %" PRIu64 ": incident %" PRIu32 " is over: %" PRIu64 " alert%s in %" PRIu64
+               " step%s, the last in step %" PRIu64,
+               step, incident->number, incident->alerts, tp_plural(incident->alerts),
+               incident->steps, tp_plural(incident->steps), incident->last_step);
         return;
     }
     tp_incident_describe(record, key, tp_registry_key(registry, incident->witness), text,

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "monitor/follow.h"
 #include "monitor/follower.h"
 
@@ -40,6 +41,17 @@ static tp_status open_again(const tp_sink *sink, void *private, const tp_sink_op
     return status != TP_OK ? status : opened;
 }
 
+static void say_removed(uint64_t removed, uint64_t last, const tp_sink_options *options)
+{
+    if (removed > 0) {
+        tp_log(TP_LOG_WARNING,
+               "%llu step%s up to step %llu ha%s been removed to keep the journal small, and %s "
+               "not in %s",
+               (unsigned long long)removed, tp_plural(removed), (unsigned long long)last,
+               removed == 1 ? "s" : "ve", removed == 1 ? "is" : "are", options->directory);
+    }
+}
+
 static tp_status write_all(const tp_sink *sink, void *private, const tp_sink_options *options,
                            tp_reader *reader, uint64_t *steps, tp_error *error)
 {
@@ -47,6 +59,8 @@ static tp_status write_all(const tp_sink *sink, void *private, const tp_sink_opt
     tp_status status = TP_OK;
     bool any = false;
     uint32_t attempt = 0;
+    uint64_t removed = 0;
+    uint64_t removed_last = 0;
     while (status == TP_OK) {
         tp_item item;
         char text[1024];
@@ -57,6 +71,9 @@ static tp_status write_all(const tp_sink *sink, void *private, const tp_sink_opt
             }
             any = true;
             attempt = item.batch.attempt;
+        } else if (status == TP_OK && item.type == TP_ITEM_REMOVED) {
+            removed += item.batch.count;
+            removed_last = item.removed_last;
         }
         if (status == TP_OK) {
             status = write_item(sink, private, &item, &names, steps, error);
@@ -66,6 +83,7 @@ static tp_status write_all(const tp_sink *sink, void *private, const tp_sink_opt
         }
     }
     if (status == TP_END) {
+        say_removed(removed, removed_last, options);
         status = sink->flush != NULL ? sink->flush(private, error) : TP_OK;
     }
     return status;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "monitor/follow.h"
 #include "monitor/output.h"
 #include "monitor/recover.h"
@@ -324,8 +325,8 @@ static tp_status recover_directory(const char *directory, const int *stop)
         tp_log(TP_LOG_WARNING, "%s, left by an earlier run, is not complete: %s", directory,
                error.message);
     } else if (steps > 0) {
-        tp_log(TP_LOG_INFO, "%s, left by an earlier run: %llu steps brought to its outputs",
-               directory, (unsigned long long)steps);
+        tp_log(TP_LOG_INFO, "%s, left by an earlier run: %llu step%s brought to its outputs",
+               directory, (unsigned long long)steps, tp_plural(steps));
     }
     return status;
 }

@@ -66,7 +66,7 @@ static int describe_share(const tp_alert *alert, const char *many, char *text, u
 uint64_t tp_alert_describe(const tp_alert *alert, char *text, uint64_t size)
 {
     const char *op = tp_op_name(alert->op);
-    const char *many = alert->samples == 1 ? "" : "s";
+    const char *many = tp_plural(alert->samples);
     const unsigned long long samples = alert->samples;
     int length = describe_share(alert, many, text, size);
     op = alert->op == TP_OP_ID ? "it" : op != NULL ? op : "?";
@@ -74,7 +74,8 @@ uint64_t tp_alert_describe(const tp_alert *alert, char *text, uint64_t size)
         return (uint64_t)length;
     }
     if (alert->op == TP_OP_NANS) {
-        length = snprintf(text, size, "%.0f values are NaN", alert->value);
+        length = snprintf(text, size, "%.0f value%s NaN", alert->value,
+                          alert->value == 1 ? " is" : "s are");
     } else if (!isnan(alert->baseline)) {
         const char *kind = alert->rule == TP_RULE_ANOMALY_TURBULENCE ? "mean" : "median";
         length = snprintf(text, size, "%s is %.4g, the %s of %llu earlier step%s %.4g", op,
@@ -260,8 +261,8 @@ uint64_t tp_incident_describe(const tp_record *record, const tp_key *key, const 
         put(&to, ")");
     }
     if (incident->alerts > 1) {
-        put(&to, "; %" PRIu64 " more alerts, %" PRIu64 " series in all", incident->alerts - 1,
-            incident->series);
+        put(&to, "; %" PRIu64 " more alert%s, %" PRIu64 " series in all", incident->alerts - 1,
+            tp_plural(incident->alerts - 1), incident->series);
     }
     if (incident->steps > 1) {
         put(&to, ", in %" PRIu64 " steps since step %" PRIu64, incident->steps,

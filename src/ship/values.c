@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "config/url.h"
 #include "ship/retry.h"
 #include "ship/ship.h"
@@ -163,7 +164,7 @@ static tp_status unreadable(const shipment *s, tp_error *error)
     return failed == 0
                ? TP_OK
                : tp_fail(error, TP_ERR_IO, "%u journal%s could not be read and not be delivered",
-                         failed, failed > 1 ? "s" : "");
+                         failed, tp_plural(failed));
 }
 
 static tp_status ship(shipment *s, tp_error *error)

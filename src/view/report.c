@@ -258,10 +258,11 @@ static void put_static(report *in)
     tp_buf_printf(in->out, "<div class=\"static\"><h1>TensorProbe, run ");
     put_html(in->out, in->run->id);
     tp_buf_printf(in->out,
-                  "</h1><p>Steps %" PRIu64 " to %" PRIu64 ", %" PRIu32 " ranks, %" PRIu32
-                  " series; %" PRIu64 " incidents.</p><ol>",
-                  in->first, in->last, tp_view_rank_count(in->run), tp_view_key_count(in->run),
-                  incidents);
+                  "</h1><p>Steps %" PRIu64 " to %" PRIu64 ", %" PRIu32 " rank%s, %" PRIu32
+                  " series; %" PRIu64 " incident%s.</p><ol>",
+                  in->first, in->last, tp_view_rank_count(in->run),
+                  tp_plural(tp_view_rank_count(in->run)), tp_view_key_count(in->run), incidents,
+                  tp_plural(incidents));
     for (uint64_t i = 1; i <= incidents; i++) {
         tp_incident_place at;
         if (tp_incident_find(in->run, i, &at)) {

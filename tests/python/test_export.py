@@ -197,6 +197,7 @@ def test_a_later_directory_of_a_rank(run: Path, tmp_path: Path, capsys: Any) -> 
     assert [rank.path.name[:5] for rank in find_ranks(tmp_path)] == ["Dec04", "Dec03", "Dec03"]
     assert earlier in (said := capsys.readouterr().err)
     assert later not in said
+    assert "(--from and --until, in Python time_start and time_end, choose others)" in said
     (first,) = find_ranks(tmp_path, time_end="Dec02_00-00-00")
     assert first.path.name == earlier
 
@@ -222,7 +223,7 @@ def test_broken_rows_are_said(tmp_path: Path, capsys: Any) -> None:
         (["--to", "trend", "-o", "{out}", "--mapping", "{bad}", "{ranks}"], "line 1, column 2"),
         (
             ["--to", "csv", "-o", "{out}", "--from", "yesterday", "{ranks}"],
-            "time_start is a time like Dec03_21-34-40, not 'yesterday'",
+            "--from (time_start) is a time like Dec03_21-34-40, not 'yesterday'",
         ),
     ],
 )
@@ -251,7 +252,9 @@ def test_bad_arguments(tmp_path: Path) -> None:
         data2db(tmp_path / "db", tmp_path, micro_step=2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"data_type_list is a list of actv,.*not \['loss'\]"):
         csv2tensorboard_by_step(tmp_path, data_type_list=["loss"])
-    with pytest.raises(ValueError, match="time_start is later than time_end"):
+    with pytest.raises(
+        ValueError, match=r"--from \(time_start\) is later than --until \(time_end\)"
+    ):
         csv2tensorboard_by_step(tmp_path, "Dec03_21-34-40", "Dec02_21-34-40")
     (tmp_path / "Dec03_21-34-40-rank9-1a2b3c4d").mkdir()
     with pytest.raises(FileNotFoundError, match="no csv files in"):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pyarrow import parquet
 
 import tensorprobe
 from built import TOOL
 from tensorprobe import _core
+from tensorprobe.export import export
 
 # Deprecated in pandas 3, whose default it has become; older ones need it.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'float_precision' argument")
@@ -21,10 +26,11 @@ STEPS, SERIES, KEPT = 1000, 5, 40_000
 
 def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(TOOL), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "TENSORPROBE_PYTHON": sys.executable}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def test_old_steps_go_and_everybody_says_so(tmp_path: Path) -> None:
+def test_old_steps_go_and_everybody_says_so(tmp_path: Path, capsys: Any) -> None:
     values = np.random.default_rng(5).standard_normal((STEPS, SERIES, 7))
     monitor = _core.Monitor(
         config_json='{"format": "csv", "step_count_per_record": 10000, "ops": ["max"],'
@@ -61,6 +67,13 @@ def test_old_steps_go_and_everybody_says_so(tmp_path: Path) -> None:
     (table,) = Path(directory).glob("grad_reduced_*.csv")
     found = pd.read_csv(table, float_precision="round_trip")["max"].to_numpy()
     np.testing.assert_array_equal(found, values.max(axis=2).reshape(-1))
+    # What is made of the rest says what it lacks.
+    lacks = f"{row['removed']} steps up to step {row['removed'] - 1} have been removed"
+    made = run_tool("export", "--to", "sqlite", "-o", str(tmp_path / "out"), directory)
+    assert lacks in made.stderr
+    (path,) = export(directory, tmp_path / "out", "parquet")
+    assert f"{row['removed']} steps before step {row['removed']} have" in capsys.readouterr().err
+    assert parquet.read_metadata(path).num_rows == row["steps"] * SERIES
     again = run_tool("recover", "--rebuild", "csv", directory)
     assert again.returncode != 0
     assert "first segment is gone, or has lost its steps" in again.stderr

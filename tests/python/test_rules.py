@@ -178,7 +178,8 @@ def test_backtest_says_what_the_run_said(tmp_path: Path) -> None:
     assert f"  {STEPS} steps, {values} values" in lines
     for rule in ("Exploding", "LossSpike", "AllZero", "UnchangedTensor"):
         steps = [alert.step for alert in alerts if alert.rule == rule]
-        assert f"{rule}: {len(steps)} alerts in {len(set(steps))} of {STEPS} steps" in lines
+        many = "" if len(steps) == 1 else "s"
+        assert f"{rule}: {len(steps)} alert{many} in {len(set(steps))} of {STEPS} steps" in lines
         first = next(alert for alert in alerts if alert.rule == rule)
         start = f"  {rule}, step {first.step}: {first.row} ({first.quantity}): "
         assert any(line.startswith(start) for line in lines), (start, lines)
@@ -291,7 +292,7 @@ def test_one_incident_in_a_run(tmp_path: Path) -> None:
     until = [alert for alert in alerts if alert.step <= 12]
     assert incident.alerts == len(until)
     assert incident.series == len({(a.row, a.quantity) for a in until})
-    assert "first in 2.weight (param_origin): 1 values are NaN" in incident.text
+    assert "first in 2.weight (param_origin): 1 value is NaN" in incident.text
     changes = Journal(monitor.directory).incidents(changes=True)
     assert [(change.state, change.steps) for change in changes] == [("begins", 1), ("grows", 10)]
     stored = [

@@ -146,7 +146,7 @@ def check_steps_and_alerts(server: Postgres | MariaDB, run: str) -> None:
         "SELECT rank, step, series, position, rule, op, value, samples, message "
         + where.format("tp_alert")
     )
-    alert = (7, 5, 5, "AnomalyNan", "nans", 1.0, 0, "1 values are NaN")
+    alert = (7, 5, 5, "AnomalyNan", "nans", 1.0, 0, "1 value is NaN")
     assert alerts == [(1, *alert), (2, *alert)]
     incidents = server.rows(
         "SELECT rank, step, series, number, state, severity, rule, first_step, alerts, message "
@@ -296,6 +296,12 @@ def test_two_at_once_deliver_once(tmp_path: Path, postgres: Postgres) -> None:
     both = [subprocess.Popen(line, env=environment(DB_URL=postgres.url)) for _ in range(2)]
     assert [process.wait(timeout=60) for process in both] == [0, 0]
     check_values(postgres, "aaaa0004", expected(3, 50, 30), has_nan=True)
+    # The command that writes files knows this way, too.
+    line[1] = "export"
+    done = subprocess.run(
+        line, env=environment(DB_URL=postgres.url), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith(": 0 steps of 3 journals delivered\n")
 
 
 @pytest.mark.parametrize("which", ["postgres", "mariadb"])
@@ -346,7 +352,9 @@ def test_what_cannot_be_delivered_is_said(tmp_path: Path, postgres: Postgres) ->
     done = ship("--to", "$U", "--ranks", "1-1", "--run", "aaaa0006", runs, U=postgres.url)
     assert "3 steps of 1 journal delivered" in done.stdout
     ship("--to", "$U", "--ranks", "2-1", runs, status=2)
-    ship(runs, status=2)
+    assert "where to? --to URL" in ship(runs, status=2).stderr
+    assert "which directory?" in ship("--to", "$U", status=2).stderr
+    assert "one directory at a time" in ship("--to", "$U", runs, runs, status=2).stderr
 
 
 def test_names_and_rights_of_others_tables(tmp_path: Path, postgres: Postgres) -> None:

@@ -25,7 +25,7 @@ from tensorprobe import _core
 
 pytestmark = pytest.mark.slow
 
-TEXT = "step 7, rank 1: AnomalyNan: first in layers.5.weight_0 (param_origin): 1 values are NaN"
+TEXT = "step 7, rank 1: AnomalyNan: first in layers.5.weight_0 (param_origin): 1 value is NaN"
 
 
 def configuration(folder: Path, **inform: Any) -> Path:

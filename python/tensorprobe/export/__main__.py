@@ -15,7 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tensorprobe export",
         description="Write what was recorded in another form: csv, TensorBoard, SQLite or parquet "
-        "of each rank, or one database of all for the msprobe Monitor's trend viewer.",
+        "of each rank, or one database of all for the msprobe Monitor's trend viewer. "
+        "With --to postgresql://USER@HOST/DATABASE (mysql://…, http://…) it is `tensorprobe ship`.",
     )
     parser.add_argument("directory", help="of a run, with the ranks' directories; or of one rank")
     parser.add_argument("--to", required=True, choices=FORMATS)

@@ -84,9 +84,14 @@ def find_ranks(
     is none, ValueError for a time that is none.
     """
     path = Path(directory)
-    first, last = _border("time_start", time_start), _border("time_end", time_end)
+    first, last = (
+        _border("--from (time_start)", time_start),
+        _border("--until (time_end)", time_end),
+    )
     if first and last and first > last:
-        raise ValueError(f"time_start is later than time_end: {time_start} and {time_end}")
+        raise ValueError(
+            f"--from (time_start) is later than --until (time_end): {time_start} and {time_end}"
+        )
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is no directory")
     latest: dict[int, RankDirectory] = {}
@@ -114,7 +119,8 @@ def find_ranks(
     if passed_over:
         print(
             f"{path}: of several directories of a rank the latest is taken; passed over: "
-            f"{', '.join(sorted(passed_over))} (time_start and time_end choose others)",
+            f"{', '.join(sorted(passed_over))} "
+            "(--from and --until, in Python time_start and time_end, choose others)",
             file=sys.stderr,
         )
     return [latest[rank] for rank in sorted(latest)]

@@ -77,7 +77,10 @@ def export(
     for arguments that make no sense, ImportError for what isn't installed.
     """
     if to not in FORMATS:
-        raise ValueError(f"there is no format {to!r}; there are {', '.join(FORMATS)}")
+        raise ValueError(
+            f"there is no format {to!r}; there are {', '.join(FORMATS)}; "
+            "database servers are filled by the command `tensorprobe ship`"
+        )
     check_processes(process_num)
     ranks = find_ranks(directory, time_start, time_end)
     target = Path(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tensorprobe.runs import open as open_runs
@@ -20,7 +21,15 @@ def write_parquet(directory: Path, path: Path) -> int:
         from pyarrow import parquet
     except ImportError:
         raise ImportError("parquet needs pyarrow: pip install pyarrow") from None
-    table = open_runs(directory).series()
+    runs = open_runs(directory)
+    for run in pyarrow.table(runs.runs()).to_pylist():
+        if run["removed"] > 0:
+            print(
+                f"{run['directory']}: {run['removed']} steps before step {run['first_step']} have "
+                f"been removed to keep the journal small, and are not in {path}",
+                file=sys.stderr,
+            )
+    table = runs.series()
     reader = pyarrow.RecordBatchReader.from_stream(table)
     unfinished = path.with_name(f".{path.name}")
     rows = 0
