@@ -43,7 +43,7 @@ import tensorprobe
 from tensorprobe import _core
 
 ROOT = Path(__file__).parents[1]
-BUILD = Path(os.environ.get("TENSORPROBE_BUILD_DIR", ROOT / "build" / "release"))
+BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build" / "release"))
 LIBRARY = BUILD / "tests" / "kernels" / "libkernels_bench.so"
 
 EPS = 1e-8

@@ -91,43 +91,6 @@ void monitor_add_time(monitor_object *monitor, uint64_t begin)
     monitor->hook_ns += monitor_now(monitor) - begin;
 }
 
-#define TIMED_HOOKS 13                 /* few layers are made of a multiple of so many modules */
-#define INTERRUPTED_NS UINT64_C(20000) /* no quick one takes so long */
-
-static bool is_timed(monitor_object *monitor, enum stopwatch_kind kind)
-{
-    if (monitor->untimed > 0 && monitor->quick_ns[kind] > 0) {
-        monitor->untimed--;
-        return false;
-    }
-    monitor->untimed = TIMED_HOOKS - 1;
-    return true;
-}
-
-stopwatch stopwatch_start(monitor_object *monitor, bool quick, enum stopwatch_kind kind, bool reads)
-{
-    const bool timed = !quick || is_timed(monitor, kind);
-    monitor->is_busy = false;
-    monitor->is_fresh = timed || reads;
-    return (stopwatch){quick, timed, kind, monitor->is_fresh ? monitor_now(monitor) : 0};
-}
-
-void stopwatch_stop(monitor_object *monitor, const stopwatch *watch)
-{
-    uint32_t *mean = &monitor->quick_ns[watch->kind];
-    const bool quick = watch->quick && !monitor->is_busy;
-    monitor->is_fresh = false;
-    if (quick && !watch->timed) {
-        monitor->hook_ns += *mean;
-        return;
-    }
-    const uint64_t took = monitor_now(monitor) - watch->begin;
-    monitor->hook_ns += took;
-    if (quick && took < INTERRUPTED_NS) {
-        *mean = *mean == 0 ? (uint32_t)took + 1 : (*mean * 7 + (uint32_t)took + 4) / 8;
-    }
-}
-
 void monitor_hand_over_time(monitor_object *monitor)
 {
     tp_monitor_add_hook_time(monitor->monitor, monitor->hook_ns);
@@ -136,7 +99,7 @@ void monitor_hand_over_time(monitor_object *monitor)
 
 /* ---- Frames ---- */
 
-frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
+frame *monitor_frame_within(monitor_object *monitor, struct module_hook *hook, const frame *around)
 {
     frame *new = monitor->spare_frames;
     if (new != NULL) {
@@ -149,6 +112,7 @@ frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
         return NULL;
     }
     new->hook = (struct module_hook *)(void *)Py_NewRef((PyObject *)(void *)hook);
+    new->module = NULL;
     new->training = false;
     new->values = false;
     new->gradients = false;
@@ -161,11 +125,16 @@ frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
     new->edge_count = 0;
     new->edge_capacity = FRAME_INLINE_EDGES;
     /* Another thread's forward may have begun since the one that this is a part of. */
-    const frame *around = hook->root ? NULL : monitor_newest_frame(monitor);
-    const bool is_part = around != NULL && around->hook->vpp_stage == hook->vpp_stage;
+    const bool is_part =
+        around != NULL && !hook->root && around->hook->vpp_stage == hook->vpp_stage;
     new->forward = is_part ? around->forward : monitor->forward;
     new->micro_step = is_part ? around->micro_step : monitor_micro_step(monitor, hook->vpp_stage);
     return new;
+}
+
+frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
+{
+    return monitor_frame_within(monitor, hook, monitor_newest_frame(monitor));
 }
 
 bool monitor_push_frame(monitor_object *monitor, frame *new)
@@ -189,8 +158,10 @@ static frame *take_frame(monitor_object *monitor, uint32_t i)
 {
     frame *taken = monitor->frames[i];
     monitor->frame_count--;
-    memmove(&monitor->frames[i], &monitor->frames[i + 1],
-            (monitor->frame_count - i) * sizeof(frame *));
+    if (i < monitor->frame_count) {
+        memmove(&monitor->frames[i], &monitor->frames[i + 1],
+                (monitor->frame_count - i) * sizeof(frame *));
+    }
     return taken;
 }
 
@@ -200,17 +171,6 @@ frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook
     for (uint32_t i = monitor->frame_count; i-- > 0;) {
         if (monitor->frames[i]->hook == hook && monitor->frames[i]->thread == thread) {
             return take_frame(monitor, i);
-        }
-    }
-    return NULL;
-}
-
-const frame *monitor_newest_frame(const monitor_object *monitor)
-{
-    const unsigned long thread = monitor_thread();
-    for (uint32_t i = monitor->frame_count; i-- > 0;) {
-        if (monitor->frames[i]->thread == thread) {
-            return monitor->frames[i];
         }
     }
     return NULL;

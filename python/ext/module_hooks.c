@@ -6,9 +6,9 @@
 #include "compiled_hooks.h"
 #include "gradient_hooks.h"
 #include "input_edges.h"
+#include "quick_hooks.h"
 #include "recording.h"
 #include "structure.h"
-#include "tensor_layout.h"
 #include "torch_calls.h"
 
 static bool is_linear(const core_state *state, PyObject *module)
@@ -58,6 +58,7 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     hook->filter =
         side_filter_of(monitor->config, target < 0 ? NULL : &monitor->config->targets[target]);
     monitor->follows_inputs |= hook->recorded && side_is_wanted(&hook->filter, SIDE_INPUT_GRAD);
+    hook->quick = quick_is_possible(hook);
     hook->name = core_name(args[1]);
     hook->module = PyWeakref_NewRef(args[0], NULL);
     if (PyErr_Occurred() || (root && !structure_note(hook, args[0]))) {
@@ -398,26 +399,6 @@ static bool leave(module_hook *hook, frame *running, PyObject *const *values)
     return ok;
 }
 
-/* What most modules return: one tensor. If it is small, its place in memory known, and nothing to
- * be remembered of it, all this takes less time than to prepare for anything else. 1: it is
- * recorded, 0: this isn't such a case, -1: that failed. */
-static int leave_quickly(module_hook *hook, const frame *running, PyObject *output)
-{
-    monitor_object *monitor = hook->monitor;
-    const core_state *state = monitor->state;
-    tp_tensor data;
-    if (running->gradients || hook->filter.by_spec || Py_TYPE(output) != state->tensor_type ||
-        !state->layout.known || monitor->config->device_path == TP_DEVICE_PATH_TORCH ||
-        !tensor_layout_read(&state->layout, output, &data) || data.dtype > TP_BF16 ||
-        data.data == NULL || tensor_bytes(&data) > READ_AGAIN_BYTES) {
-        return 0;
-    }
-    site *place = module_hook_site(hook, TP_ACTIVATION, TP_ROLE_OUTPUT, -1);
-    const bool ok =
-        place != NULL && reading_small(monitor, &data, place, running->micro_step, running->call);
-    return ok ? 1 : -1;
-}
-
 /* forward_pre(module, args, kwargs) */
 static PyObject *hook_forward_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -426,6 +407,10 @@ static PyObject *hook_forward_pre(PyObject *self, PyObject *const *args, Py_ssiz
         Py_RETURN_NONE;
     }
     monitor_object *monitor = hook->monitor;
+    const int done = quick_before(hook, args);
+    if (done != 0) {
+        return done > 0 ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
+    }
     const bool quick = !hook->root && monitor->config->forward_only;
     const stopwatch watch =
         stopwatch_start(monitor, quick, STOPWATCH_BEFORE, may_have_inputs(hook, args + 1));
@@ -449,17 +434,21 @@ static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     if (running == NULL) {
         Py_RETURN_NONE; /* the hooks were registered while it ran */
     }
+    const int done = quick_after(hook, running, args[3]);
+    if (done != 0) {
+        monitor_free_frame(monitor, running);
+        return done > 0 ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
+    }
     const bool recorded = running->values || running->gradients;
     const bool quick = !hook->root && !running->gradients;
     const stopwatch watch = stopwatch_start(monitor, quick, STOPWATCH_AFTER, recorded);
     monitor->exporting = monitor->exporting && !hook->root;
-    int done = recorded ? leave_quickly(hook, running, args[3]) : 1;
-    if (done == 0) {
+    bool ok = true;
+    if (recorded) {
         PyObject *hidden = core_hide_from_functions(monitor->state);
-        done = leave(hook, running, args + 1) ? 1 : -1;
+        ok = leave(hook, running, args + 1);
         core_show(hidden);
     }
-    const bool ok = done > 0;
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, hook->name);
     monitor_free_frame(monitor, running);
     stopwatch_stop(monitor, &watch);

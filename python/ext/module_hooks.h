@@ -55,6 +55,7 @@ typedef struct module_hook {
     bool root;                     /* its training forwards count the micro steps */
     bool recorded;                 /* false: only counts */
     bool linear;                   /* its forward is that of torch.nn.Linear */
+    bool quick;                    /* its calls may be such as quick_hooks.h takes */
     bool fired;                    /* a training forward has been seen */
     uint64_t structure;            /* of a root: see structure.h */
     bool unsettled;                /* of a root: whether it has changed is to be asked again */

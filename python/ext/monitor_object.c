@@ -30,6 +30,9 @@ static void take_config(monitor_object *self)
     memcpy(self->ops, self->config->ops, sizeof(self->ops));
     self->op_count = self->config->op_count;
     self->collecting = tp_monitor_is_collecting(self->monitor);
+    self->quick = self->config->forward_only && !self->config->backward_only &&
+                  self->config->device_path != TP_DEVICE_PATH_TORCH &&
+                  !reading_wants_exponents(self, TP_ACTIVATION);
 }
 
 static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *options)

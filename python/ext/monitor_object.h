@@ -39,6 +39,7 @@ typedef struct input_edge {
 typedef struct frame {
     struct frame *next_spare; /* while it isn't in use */
     struct module_hook *hook; /* owned */
+    const void *module;       /* whose forward it is, which holds it; NULL: not told */
     bool training;            /* a training forward, recorded or not */
     bool values;              /* its activations are recorded */
     bool gradients;           /* and their gradients */
@@ -69,32 +70,40 @@ typedef struct pending_grad {
 
 typedef struct monitor_object {
     PyObject ob_base; /* as PyObject_HEAD */
+    /* What the hooks of every module use, side by side. */
     core_state *state;
-    tp_monitor *monitor;                /* NULL after close */
-    tp_monitor_counters final_counters; /* once it is closed */
-    const tp_config *config;            /* valid while monitor is */
-    uint32_t users;                     /* calls that work with the GIL released */
+    tp_monitor *monitor;     /* NULL after close */
+    const tp_config *config; /* valid while monitor is */
+    tp_step *step; /* the open one; NULL: ask, for a step is being ended without the GIL */
     bool closing;
-    bool exporting; /* torch.export runs the root's forward with tensors of its own */
+    bool collecting;      /* the open step is collected; else hooks return at once */
+    bool exporting;       /* torch.export runs the root's forward with tensors of its own */
+    bool quick;           /* the configuration lets hooks of quick_hooks.h do */
+    bool is_busy;         /* the hook that runs has read more than a quick one does */
+    bool is_fresh;        /* it has read the clock, and little else */
+    uint32_t untimed;     /* quick hooks until one is timed */
+    uint32_t quick_ns[2]; /* what the timed ones take on average, by enum stopwatch_kind */
+    uint32_t frame_count, frame_capacity;
+    frame **frames;
+    frame *spare_frames; /* for reuse: as many as have run within one another */
+    uint64_t hook_ns;    /* own time in hooks of the open step, as far as the step hasn't got it */
+    tp_quick_clock clock;
+    uint64_t forward;      /* number of training forwards of root modules, since open */
+    uint32_t *micro_steps; /* for each chunk: training forwards of its root module in this step */
+
+    tp_monitor_counters final_counters; /* once it is closed */
+    uint32_t users;                     /* calls that work with the GIL released */
     bool warned_export;
     bool warned;              /* of an exception in a hook */
     uint64_t unreadable;      /* tensors that could not be read */
     PyObject *warned_reasons; /* set of strings */
 
-    tp_step *step;         /* the open one; NULL: ask, for a step is being ended without the GIL */
-    uint32_t endings;      /* how many threads do that */
-    bool collecting;       /* the open step is collected; else hooks return at once */
-    PyObject *collectives; /* borrowed: it lets go of itself; NULL: none is watched */
+    uint32_t endings;            /* how many threads end a step */
+    PyObject *collectives;       /* borrowed: it lets go of itself; NULL: none is watched */
     PyObject *collector_handles; /* list: handles of hooks that the last collected step ends */
     uint32_t ops[TP_OP_COUNT];   /* what the metrics show */
     uint32_t op_count;
 
-    tp_quick_clock clock;
-    uint64_t hook_ns;     /* own time in hooks of the open step, as far as the step hasn't got it */
-    uint32_t untimed;     /* quick hooks until one is timed */
-    uint32_t quick_ns[2]; /* what the timed ones take on average, by enum stopwatch_kind */
-    bool is_busy;         /* the hook that runs has read more than a quick one does */
-    bool is_fresh;        /* it has read the clock, and little else */
     uint64_t steps_ended;
     uint32_t most_forwards;   /* micro steps of the longest step so far */
     bool reduced_only;        /* parameters' gradients may be sums over processes */
@@ -104,15 +113,10 @@ typedef struct monitor_object {
     struct scalar_series *scalars;
     uint32_t scalar_count;
 
-    uint64_t forward;      /* number of training forwards of root modules, since open */
-    uint32_t *micro_steps; /* for each chunk: training forwards of its root module in this step */
     uint32_t chunk_count;
     bool follows_inputs;  /* a module wants the gradient of an input */
     uint64_t graph_nodes; /* looked at on the way back to inputs */
     memo_table memo;
-    frame **frames;
-    uint32_t frame_count, frame_capacity;
-    frame *spare_frames; /* for reuse: as many as have run within one another */
     pending_grad *pending;
     uint32_t pending_count, pending_capacity;
     PyObject *leaf_handles; /* list: handles of hooks on nodes that outlive the graph */
@@ -191,17 +195,54 @@ typedef struct stopwatch {
     uint64_t begin;
 } stopwatch;
 
+#define TIMED_HOOKS 13                 /* few layers are made of a multiple of so many modules */
+#define INTERRUPTED_NS UINT64_C(20000) /* no quick one takes so long */
+
 /* reads: it may read a tensor. */
-stopwatch stopwatch_start(monitor_object *monitor, bool quick, enum stopwatch_kind kind,
-                          bool reads);
-void stopwatch_stop(monitor_object *monitor, const stopwatch *watch);
+static inline stopwatch stopwatch_start(monitor_object *monitor, bool quick,
+                                        enum stopwatch_kind kind, bool reads)
+{
+    const bool timed = !quick || monitor->untimed == 0 || monitor->quick_ns[kind] == 0;
+    if (quick) {
+        monitor->untimed = timed ? TIMED_HOOKS - 1 : monitor->untimed - 1;
+    }
+    monitor->is_busy = false;
+    monitor->is_fresh = timed || reads;
+    return (stopwatch){quick, timed, kind, monitor->is_fresh ? monitor_now(monitor) : 0};
+}
+
+static inline void stopwatch_stop(monitor_object *monitor, const stopwatch *watch)
+{
+    uint32_t *mean = &monitor->quick_ns[watch->kind];
+    const bool quick = watch->quick && !monitor->is_busy;
+    monitor->is_fresh = false;
+    if (quick && !watch->timed) {
+        monitor->hook_ns += *mean;
+        return;
+    }
+    const uint64_t took = monitor_now(monitor) - watch->begin;
+    monitor->hook_ns += took;
+    if (quick && took < INTERRUPTED_NS) {
+        *mean = *mean == 0 ? (uint32_t)took + 1 : (*mean * 7 + (uint32_t)took + 4) / 8;
+    }
+}
 
 /* Gives that time to the open step. Before it ends. */
 void monitor_hand_over_time(monitor_object *monitor);
 
+/* What tells this thread from others. */
 static inline unsigned long monitor_thread(void)
 {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_thread_pointer)
+#define MONITOR_HAS_THREAD_POINTER
+#endif
+#endif
+#if defined(MONITOR_HAS_THREAD_POINTER)
+    return (unsigned long)(uintptr_t)__builtin_thread_pointer();
+#else
     return (unsigned long)pthread_self();
+#endif
 }
 
 /* Frames. One is made and filled first, then pushed: while it is filled the GIL may be released,
@@ -209,11 +250,21 @@ static inline unsigned long monitor_thread(void)
  * set (the frame is freed then). pop takes the newest frame of that hook in this thread out, NULL
  * when it has none. */
 frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook);
+frame *monitor_frame_within(monitor_object *monitor, struct module_hook *hook, const frame *around);
 bool monitor_push_frame(monitor_object *monitor, frame *new);
 frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook);
 
 /* Of this thread; NULL: it has none. */
-const frame *monitor_newest_frame(const monitor_object *monitor);
+static inline const frame *monitor_newest_frame(const monitor_object *monitor)
+{
+    const unsigned long thread = monitor_thread();
+    for (uint32_t i = monitor->frame_count; i-- > 0;) {
+        if (monitor->frames[i]->thread == thread) {
+            return monitor->frames[i];
+        }
+    }
+    return NULL;
+}
 
 /* Takes out this thread's newest frames that belong to backwards, when none is running: a
  * recomputation stops in the middle of a module when it has what it needs. */

@@ -250,19 +250,15 @@ bool site_define(monitor_object *monitor, site *place, const tp_key *key)
     return place->has_key;
 }
 
-static bool define_shape(monitor_object *monitor, const reading *values, site *place)
+bool site_define_shape(monitor_object *monitor, site *place, uint32_t ndim, const int64_t *shape)
 {
-    const size_t size = values->ndim * sizeof(*values->shape);
-    if (place->has_shape && place->ndim == values->ndim &&
-        (size == 0 || memcmp(place->dims, values->shape, size) == 0)) {
-        return true;
-    }
-    const tp_status status = tp_registry_add_shape(tp_monitor_registry(monitor->monitor),
-                                                   values->ndim, values->shape, &place->shape);
-    place->has_shape = status == TP_OK && values->ndim <= SITE_DIMS;
-    place->ndim = values->ndim;
+    const size_t size = ndim * sizeof(*shape);
+    const tp_status status =
+        tp_registry_add_shape(tp_monitor_registry(monitor->monitor), ndim, shape, &place->shape);
+    place->has_shape = status == TP_OK && ndim <= SITE_DIMS;
+    place->ndim = ndim;
     if (place->has_shape && size > 0) {
-        memcpy(place->dims, values->shape, size);
+        memcpy(place->dims, shape, size);
     }
     return status == TP_OK;
 }
@@ -295,7 +291,8 @@ static void add_beside(tp_step *step, tp_record *slot, const reading *values, bo
 bool reading_record(monitor_object *monitor, const reading *values, site *place,
                     uint32_t micro_step, uint32_t call)
 {
-    if (!define_shape(monitor, values, place)) {
+    if (!site_has_shape(place, values->ndim, values->shape) &&
+        !site_define_shape(monitor, place, values->ndim, values->shape)) {
         PyErr_NoMemory();
         return false;
     }
@@ -331,22 +328,4 @@ bool reading_record(monitor_object *monitor, const reading *values, site *place,
         tp_step_fill(step, slot);
     }
     return true;
-}
-
-bool reading_small(monitor_object *monitor, const tp_tensor *data, site *place, uint32_t micro_step,
-                   uint32_t call)
-{
-    reading values;
-    reading_begin(&values, data->dtype, data->ndim, data->shape);
-    values.data = data;
-    values.has_exponents = reading_wants_exponents(monitor, TP_ACTIVATION);
-    const tp_stats_options options = {.eps = monitor->config->eps,
-                                      .exponents = values.has_exponents ? &values.exponents : NULL,
-                                      .threads = 1};
-    const tp_status status = tp_stats_compute_with(data, &options, &values.stats);
-    if (status != TP_OK) {
-        PyErr_SetString(PyExc_RuntimeError, tp_status_name(status));
-        return false;
-    }
-    return reading_record(monitor, &values, place, micro_step, call);
 }

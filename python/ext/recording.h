@@ -44,12 +44,6 @@ static inline bool reading_wants_exponents(const monitor_object *monitor, uint32
     return (monitor->config->exponents >> quantity & 1) != 0;
 }
 
-/* Reads and records an activation of at most READ_AGAIN_BYTES, of which state->layout tells
- * everything.
- * False: an error is set, or memory ran out. */
-bool reading_small(monitor_object *monitor, const tp_tensor *data, site *place, uint32_t micro_step,
-                   uint32_t call);
-
 /* The same of a Python number, as a tensor without dimensions. False: an error is set. */
 bool reading_of_number(const monitor_object *monitor, PyObject *number, reading *out);
 
@@ -61,6 +55,19 @@ int64_t reading_version(core_state *state, PyObject *tensor);
 
 /* Defines the site's key when it has none yet. */
 bool site_define(monitor_object *monitor, site *place, const tp_key *key);
+
+/* Is this the shape that the site's last tensor had? */
+static inline bool site_has_shape(const site *place, uint32_t ndim, const int64_t *shape)
+{
+    bool same = place->has_shape && place->ndim == ndim;
+    for (uint32_t i = 0; same && i < ndim; i++) {
+        same = place->dims[i] == shape[i];
+    }
+    return same;
+}
+
+/* Else: finds the number of that shape. False: memory ran out. */
+bool site_define_shape(monitor_object *monitor, site *place, uint32_t ndim, const int64_t *shape);
 
 /* Writes the reading into the open step. False: memory ran out. */
 bool reading_record(monitor_object *monitor, const reading *values, site *place,

@@ -6,49 +6,6 @@
 
 #define OFFSETS 9
 
-static uint64_t word_at(const char *object, uint16_t place)
-{
-    uint64_t word;
-    memcpy(&word, object + place, sizeof(word));
-    return word;
-}
-
-static const char *address_at(const char *object, uint16_t place)
-{
-    const char *address;
-    memcpy(&address, object + place, sizeof(address));
-    return address;
-}
-
-static uint16_t dtype_at(const tensor_layout *layout, const char *impl)
-{
-    uint16_t number;
-    memcpy(&number, impl + layout->dtype, sizeof(number));
-    return number;
-}
-
-bool tensor_layout_read(const tensor_layout *layout, const PyObject *tensor, tp_tensor *data)
-{
-    const char *impl = address_at((const char *)tensor, layout->object);
-    if (impl == NULL || word_at(impl, layout->keys) != layout->key_set) {
-        return false;
-    }
-    const uint16_t number = dtype_at(layout, impl);
-    const uint32_t dtype = number < LAYOUT_DTYPES ? layout->dtypes[number] : TP_DTYPE_NONE;
-    const uint64_t ndim = word_at(impl, layout->ndim);
-    if (dtype == TP_DTYPE_NONE || ndim > LAYOUT_DIMS) {
-        return false;
-    }
-    const char *memory = address_at(address_at(impl, layout->storage), layout->memory);
-    const uint64_t offset = word_at(impl, layout->offset) * tp_dtype_size(dtype);
-    data->data = memory == NULL ? NULL : memory + offset;
-    data->shape = (const int64_t *)(const void *)(impl + layout->sizes);
-    data->strides = (const int64_t *)(const void *)(impl + layout->strides);
-    data->dtype = dtype;
-    data->ndim = (uint32_t)ndim;
-    return true;
-}
-
 static bool take_places(tensor_layout *layout, PyObject *places, PyObject *keys)
 {
     uint16_t *const fields[OFFSETS] = {&layout->object,  &layout->keys,   &layout->dtype,
@@ -65,7 +22,8 @@ static bool take_places(tensor_layout *layout, PyObject *places, PyObject *keys)
 /* The layout's numbers of dtypes, from tensors of them. */
 static bool number_dtype(tensor_layout *layout, const PyObject *tensor, uint32_t dtype)
 {
-    const uint16_t number = dtype_at(layout, address_at((const char *)tensor, layout->object));
+    const uint16_t number =
+        layout_dtype(layout, layout_address((const char *)tensor, layout->object));
     if (number >= LAYOUT_DTYPES ||
         (layout->dtypes[number] != TP_DTYPE_NONE && layout->dtypes[number] != dtype)) {
         return false;

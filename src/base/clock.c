@@ -5,7 +5,6 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <x86intrin.h>
 #endif
 
 static int64_t read_clock(clockid_t clock)
@@ -32,8 +31,7 @@ uint64_t tp_clock_thread_cpu(void)
 
 #if defined(__x86_64__)
 #define MILLISECOND UINT64_C(1000000)
-#define COUNTS_APART (UINT64_C(1) << 21) /* less than a millisecond from 2.1 GHz on */
-#define COUNTS_TOGETHER 500              /* a fraction of a microsecond: nothing came between */
+#define COUNTS_TOGETHER 500 /* a fraction of a microsecond: nothing came between */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool is_steady;
@@ -75,17 +73,14 @@ static uint64_t read_both(tp_quick_clock *clock)
     return ns;
 }
 
-uint64_t tp_quick_clock_read(tp_quick_clock *clock)
+uint64_t tp_quick_clock_look(tp_quick_clock *clock)
 {
-    const uint64_t counts = __rdtsc() - clock->counter;
-    const uint64_t now = clock->scale > 0 && counts < COUNTS_APART
-                             ? clock->ns + (counts * clock->scale >> 32)
-                             : read_both(clock);
+    const uint64_t now = read_both(clock);
     clock->last = now > clock->last ? now : clock->last;
     return clock->last;
 }
 #else
-uint64_t tp_quick_clock_read(tp_quick_clock *clock)
+uint64_t tp_quick_clock_look(tp_quick_clock *clock)
 {
     clock->last = tp_clock_monotonic();
     return clock->last;

@@ -194,7 +194,7 @@ static inline tp_record *take(tp_step *step, uint32_t key, uint64_t now_ns, bool
     if (counted) {
         atomic_fetch_add_explicit(&step->references, 1, memory_order_relaxed);
     }
-    memset(slot, 0, sizeof *slot);
+    memset(slot, 0, counted ? sizeof *slot : offsetof(tp_record, u));
     slot->key = key;
     slot->order = number;
     const uint64_t begin_ns = step->header.begin_ns; /* two clocks: a bit later than now, maybe */

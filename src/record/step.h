@@ -50,7 +50,8 @@ bool tp_step_add_exponents(tp_step *step, tp_record *slot, const tp_exponents *e
 void tp_step_fill(tp_step *step, tp_record *slot);
 
 /* The same two for who keeps everybody from ending the step in between, and fills the slot at once:
- * nobody has to count it, which takes longer than the rest. */
+ * nobody has to count it, which takes longer than the rest. All of the union is the caller's to
+ * write. */
 tp_record *tp_step_take(tp_step *step, uint32_t key, uint64_t now_ns);
 static inline void tp_step_give(tp_record *slot)
 {

@@ -88,7 +88,8 @@ static void read_tensor(void *context)
  * reading them is the lesser part. */
 typedef struct small_reading {
     const tp_kernel *kernel;
-    const tp_tensor *tensor;
+    const void *data;
+    uint32_t dtype;
     size_t count;
     double eps;
     tp_stats *out;
@@ -97,9 +98,18 @@ typedef struct small_reading {
 static void read_small(void *context)
 {
     const small_reading *job = context;
-    tp_pass pass;
-    tp_pass_open(&pass, job->tensor->dtype, job->kernel, job->eps);
-    tp_pass_whole(&pass, job->tensor->data, job->count, job->out);
+    tp_pass_whole(job->dtype, job->kernel, job->eps, job->data, job->count, job->out);
+}
+
+static void compute_small(const tp_kernel *kernel, const void *data, uint32_t dtype, size_t count,
+                          double eps, tp_stats *out)
+{
+    if (tp_environment_is_default()) {
+        tp_pass_whole(dtype, kernel, eps, data, count, out);
+        return;
+    }
+    small_reading job = {kernel, data, dtype, count, eps, out};
+    tp_in_default_environment(read_small, &job);
 }
 
 static tp_status read_any(const tp_tensor *tensor, const tp_stats_options *options,
@@ -140,8 +150,7 @@ static tp_status compute(const tp_tensor *tensor, const tp_stats_options *option
     if (count == 0) {
         return read_any(tensor, options, kernel, isa, out);
     }
-    small_reading job = {kernel, tensor, count, options->eps, out};
-    tp_in_default_environment(read_small, &job);
+    compute_small(kernel, tensor->data, dtype, count, options->eps, out);
     return TP_OK;
 }
 
@@ -174,6 +183,17 @@ const char *tp_stats_isa(void)
 const tp_kernel *tp_kernel_of(uint32_t dtype)
 {
     return tp_kernel_with(tp_stats_isa_in_use(), dtype);
+}
+
+void tp_stats_small(const void *data, uint32_t dtype, size_t count, double eps, tp_stats *out)
+{
+    static _Atomic(const tp_kernel *) found[TP_BF16 + 1];
+    const tp_kernel *kernel = atomic_load_explicit(&found[dtype], memory_order_relaxed);
+    if (kernel == NULL) {
+        kernel = tp_kernel_of(dtype);
+        atomic_store_explicit(&found[dtype], kernel, memory_order_relaxed);
+    }
+    compute_small(kernel, data, dtype, count, eps, out);
 }
 
 void tp_stats_options_defaults(tp_stats_options *options)

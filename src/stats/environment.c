@@ -1,22 +1,16 @@
 #include "stats/environment.h"
 
-#include <stdbool.h>
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#else
+#if !defined(__SSE2__)
 #include <fenv.h>
 #endif
 
 void tp_in_default_environment(void (*run)(void *context), void *context)
 {
 #if defined(__SSE2__)
-    const unsigned int status_flags = 0x3f;
-    const unsigned int initial = 0x1f80; /* nothing flushed, round to nearest, all masked */
     const unsigned int found = _mm_getcsr();
-    const bool differs = (found & ~status_flags) != initial;
+    const bool differs = (found & ~TP_SSE_STATUS) != TP_SSE_INITIAL;
     if (differs) {
-        _mm_setcsr(initial);
+        _mm_setcsr(TP_SSE_INITIAL);
     }
     run(context);
     if (differs) {

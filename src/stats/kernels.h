@@ -91,6 +91,10 @@ const tp_kernel *tp_kernel_with(int isa, uint32_t dtype);
  * NULL for an unknown dtype. */
 const tp_kernel *tp_kernel_of(uint32_t dtype);
 
+/* What tp_stats_compute gives for 1 to TP_BLOCK elements of TP_F64 … TP_BF16 that lie side by side,
+ * for who knows that they do. */
+void tp_stats_small(const void *data, uint32_t dtype, size_t count, double eps, tp_stats *out);
+
 /* As tp_stats_compute_with, with the kernels of one instruction set (TP_ISA_… of base/cpu.h).
  * *kernel names the one that really ran, as in "f32_avx2". TP_ERR_UNSUPPORTED when this CPU or this
  * build lacks it. */

@@ -54,6 +54,11 @@ static bool is_extreme(double half)
     return half > LARGEST_HALF || (half < SMALLEST_HALF && half > 0.0);
 }
 
+static bool is_wide(double wide)
+{
+    return wide > LARGEST_UNSCALED || (wide < SMALLEST_UNSCALED && wide > 0.0);
+}
+
 void tp_pass_see(tp_pass *pass, const tp_block *block)
 {
     tp_block *seen = &pass->seen;
@@ -233,16 +238,6 @@ void tp_pass_finish(tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *ou
     tell(pass, total, count, weight, out);
 }
 
-void tp_pass_whole(tp_pass *pass, const void *data, size_t n, tp_stats *out)
-{
-    const tp_part part = read_block(pass, data, n, &pass->seen);
-    pass->abs_max = block_abs_max(&pass->seen, part.n);
-    tell(pass, part, n, 1, out);
-    if (pass->abs_max >= 0.0) {
-        out->abs_max_index = pass->kernel->find(data, n, pass->abs_max);
-    }
-}
-
 /* The smallest float that is not less than eps: |x| < eps says the same with it for every float x.
  * FLT_MAX < eps becomes infinity, which no finite float reaches either. */
 static double float_bound(double eps)
@@ -283,6 +278,17 @@ void tp_pass_restart(tp_pass *pass)
     }
 }
 
+/* What a kernel's block is read by. */
+static void open_kernel(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps)
+{
+    pass->kernel = kernel;
+    pass->bounds = bounds_of(dtype, eps);
+    pass->halves = dtype == TP_F16 || dtype == TP_BF16;
+    pass->wide = dtype == TP_F64 || dtype == TP_C128;
+    pass->quiet = 0;
+    pass->trust = 1;
+}
+
 void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double eps)
 {
     pass->dtype = dtype;
@@ -290,11 +296,50 @@ void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double
     pass->bytes = has_kernel ? NULL : tp_byte_type_of(dtype);
     pass->per = pass->bytes != NULL ? pass->bytes->per_byte : 1;
     pass->convert = has_kernel ? NULL : tp_convert_of(dtype);
-    pass->kernel = kernel;
-    pass->bounds = bounds_of(dtype, eps);
-    pass->halves = dtype == TP_F16 || dtype == TP_BF16;
-    pass->wide = dtype == TP_F64 || dtype == TP_C128;
-    pass->quiet = 0;
-    pass->trust = 1;
+    open_kernel(pass, dtype, kernel, eps);
     tp_pass_restart(pass);
+}
+
+/* A tensor of one block, whatever is in it. */
+static void read_whole(tp_pass *pass, const void *data, size_t n, tp_stats *out)
+{
+    pass->per = 1;
+    const tp_part part = read_block(pass, data, n, &pass->seen);
+    pass->abs_max = block_abs_max(&pass->seen, part.n);
+    tell(pass, part, n, 1, out);
+    if (pass->abs_max >= 0.0) {
+        out->abs_max_index = pass->kernel->find(data, n, pass->abs_max);
+    }
+}
+
+void tp_pass_whole(uint32_t dtype, const tp_kernel *kernel, double eps, const void *data, size_t n,
+                   tp_stats *out)
+{
+    tp_pass pass; /* of which little is needed */
+    tp_block *const block = &pass.seen;
+    open_kernel(&pass, dtype, kernel, eps);
+    if (n <= TP_AHEAD_SMALL / sizeof(double)) {
+        pass.bounds.ahead = 0; /* what follows is none of it */
+    }
+    kernel->clean(data, n, &pass.bounds, block);
+    const double largest = finite_abs_max(block);
+    const uint64_t broken = block->nan | block->pos_inf | block->neg_inf; /* some kernels tell */
+    if (broken != 0 || !(block->sum_sq < INFINITY) || (pass.halves && is_extreme(largest)) ||
+        (pass.wide && is_wide(largest))) {
+        read_whole(&pass, data, n, out);
+        return;
+    }
+    out->count = n;
+    out->nan = out->pos_inf = out->neg_inf = 0;
+    out->zeros = block->zeros;
+    out->subnormal = block->subnormal;
+    out->min = out->finite_min = block->min;
+    out->max = out->finite_max = block->max;
+    out->abs_max = largest;
+    out->sum = block->sum;
+    out->sum_abs = block->sum_abs;
+    out->sum_sq = block->sum_sq;
+    out->m2 = block_m2(&pass, data, n, 1.0, block, n);
+    out->sq_exp = 0;
+    out->abs_max_index = kernel->find(data, n, largest);
 }

@@ -60,9 +60,10 @@ bool tp_pass_add(tp_pass *pass, const void *data, size_t n);
 /* The first element with the largest |x| so far, in the block that brought it. */
 size_t tp_pass_find(const tp_pass *pass, const void *data, size_t n);
 
-/* The statistics of a block that is a whole tensor, in row-major order. The pass has just been
- * opened, for a dtype whose elements are neither counted nor converted. */
-void tp_pass_whole(tp_pass *pass, const void *data, size_t n, tp_stats *out);
+/* The statistics of a block that is a whole tensor, in row-major order, and not empty; of a dtype
+ * whose elements are neither counted nor converted. */
+void tp_pass_whole(uint32_t dtype, const tp_kernel *kernel, double eps, const void *data, size_t n,
+                   tp_stats *out);
 
 /* count: positions read; weight: how often each counts. Leaves abs_max_index at TP_NO_INDEX. */
 void tp_pass_finish(tp_pass *pass, uint64_t count, uint64_t weight, tp_stats *out);

@@ -127,6 +127,60 @@ def test_keyword_arguments_and_nested_containers(tmp_path: Path) -> None:
     assert equal(norm_of(records, "inner.output_0", "actv_grad"), torch.ones_like(y))
 
 
+class Parts(nn.Module):
+    """Modules that are called in all the ways that their hooks tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.makes = Call(lambda _: torch.linspace(-1, 1, 8))
+        self.takes = Call(lambda _, x: x.float().neg())
+        self.takes_two = Call(lambda _, x, *, y: (x + y).to(torch.bfloat16))
+        self.outer = Call(lambda m, x: m.inner(m.inner(x)) * 2, inner=Call(lambda _, x: x + 1))
+        self.strided = Call(lambda _, x: x.reshape(2, 4).t())
+        self.broken = Call(lambda _, x: x / torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 1]))
+        self.whole = Call(lambda _, x: x.long())
+        self.empty = Call(lambda _, x: x[:0])
+        self.scalar = Call(lambda _, x: x.sum())
+        self.large = Call(lambda _, x: x.repeat(1000).half())
+        self.pair = Call(lambda _, x: (x, x.double()))
+        self.resized = Call(lambda _, x: x)
+        self.asleep = Call(lambda _, x: x * 3).eval()
+        self.unseen = Call(lambda _, x: x * 3)
+        self.again = Call(lambda m, x: m.one(x), one=Call(lambda _, x: x.tanh()))
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.takes(x) + self.makes() * self.weight
+        total = self.takes_two(x, y=x).float().sum() + self.outer(x).sum()
+        for part in (self.strided, self.broken, self.whole, self.empty, self.scalar, self.large):
+            total = total + part(x).float().nan_to_num(0, 0, 0).sum()
+        for length in (8, 4, 4):
+            total = total + self.resized(x[:length]).sum()
+        total = total + self.pair(x)[1].sum() + self.asleep(x).sum()
+        with torch.no_grad():
+            self.unseen(x)
+        total = total + checkpoint(self.again, x, use_reentrant=True).sum()
+        total = total + checkpoint(self.again, x, use_reentrant=False).sum()
+        return torch.as_tensor(total)
+
+
+def test_forwards_alone_give_the_same_records(tmp_path: Path) -> None:
+    found = []
+    for alone in (False, True):
+        torch.manual_seed(1)
+        model = Parts()
+        session = start(model, tmp_path / str(alone), forward_only=alone)
+        for _ in range(2):
+            model(torch.randn(8)).backward()
+            session.step()
+        records = [r for r in rows(session) if r["quantity"] == "actv"]
+        for record in records:
+            del record["order"], record["time_ns"]
+        found.append([repr(sorted(record.items())) for record in records])
+    assert len(found[0]) == 84
+    assert found[0] == found[1]
+
+
 LONG = "a_keyword_that_is_longer_than_a_span"
 
 

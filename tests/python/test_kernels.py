@@ -21,11 +21,11 @@ import pytest
 import torch
 
 import specification
+from built import BUILD
 from conftest import SEED
 from tensorprobe import _core
 
 ROOT = Path(__file__).parents[2]
-BUILD = Path(os.environ.get("TENSORPROBE_BUILD_DIR", ROOT / "build" / "release"))
 PROGRAM = BUILD / "tests" / "kernels" / "test_kernels"
 CASES = 50_000 if "TP_SOAK" in os.environ else 8000
 
