@@ -120,7 +120,7 @@ static int report(const char *name, const tp_calls *calls, bool json)
     tp_error error = {0};
     tp_status status = tp_timing_of(calls, &timings);
     if (status == TP_OK) {
-        status = tp_straggling_of(calls, &ranks);
+        status = tp_straggling_of(calls, &ranks, NULL);
     }
     if (status != TP_OK) {
         tp_fail(&error, status, "no memory for the report");

@@ -55,8 +55,21 @@ export function shareText(part, whole) {
   return percent < 0.005 ? wholeText(part) : `${numberText(percent, percent < 10 ? 2 : 3)} %`;
 }
 
+/** Bytes: "41 GB" is 41e9 of them. */
+export function sizeText(bytes) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  let value = bytes;
+  while (value >= 1000 && unit < units.length - 1) {
+    value /= 1000;
+    unit++;
+  }
+  return `${numberText(value, 3)} ${units[unit]}`;
+}
+
 export function timeText(seconds) {
   if (!Number.isFinite(seconds)) return "\u2014";
+  if (seconds === 0) return "0";
   if (seconds < 1e-3) return `${numberText(seconds * 1e6, 3)} \u00b5s`;
   if (seconds < 1) return `${numberText(seconds * 1e3, 3)} ms`;
   if (seconds < 60) return `${numberText(seconds, 3)} s`;

@@ -5,9 +5,10 @@ import { healthSentence, runPage, stateText } from "./run.js";
 import { mapPage } from "./map.js";
 import { seriesPage } from "./series.js";
 import { incidentPage } from "./incident.js";
+import { communicationPage } from "./communication.js";
 import { comparePage } from "./compare.js";
 
-const PAGES = [runPage, mapPage, seriesPage, incidentPage, comparePage];
+const PAGES = [runPage, mapPage, seriesPage, incidentPage, communicationPage, comparePage];
 const LOOK_MS = 1000;
 let drawing = 0;
 let version = -1;
@@ -94,7 +95,7 @@ async function draw() {
   document.documentElement.dataset.state = "loading";
   document.documentElement.dataset.page = page.name;
   $("foot").textContent = "";
-  if (page.name !== "map" && page.name !== "series" && page.name !== "compare") fill($("controls"));
+  if (page.name !== "map" && page.name !== "series" && page.name !== "communication" && page.name !== "compare") fill($("controls"));
   try {
     await page.draw($("page"), $("controls"), $("foot"), still);
     if (!still()) return;
@@ -170,7 +171,7 @@ function openSearch() {
 
 function openKeys() {
   if ($("help")) return;
-  const rows = [["1 \u2026 5", "h_pages"], ["/", "h_search"], ["\u2190 \u2192 \u2191 \u2193", "h_move"], ["+ \u2212 0 Esc", "h_zoom"], ["n N", "h_odd"], ["a A", "h_abnormal"], ["s i r", "h_links"], ["[ ]", "h_incident"], ["v", "h_table"], [", .", "h_play"], ["t l y", "h_theme"], ["?", "h_help"]];
+  const rows = [["1 \u2026 6", "h_pages"], ["/", "h_search"], ["\u2190 \u2192 \u2191 \u2193", "h_move"], ["+ \u2212 0 Esc", "h_zoom"], ["n N", "h_odd"], ["a A", "h_abnormal"], ["s i r", "h_links"], ["[ ]", "h_incident"], ["v", "h_table"], [", .", "h_play"], ["t l y", "h_theme"], ["?", "h_help"]];
   const dialog = make("dialog", { id: "help" }, make("h2", { text: words("keys") }), make("table", {}, make("tbody", {}, ...rows.map(([key, text]) => make("tr", {}, make("td", {}, make("kbd", { text: key })), make("td", { text: words(text) }))))), make("button", { text: words("close"), onclick: () => dialog.close() }));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
@@ -290,6 +291,8 @@ async function drawReport(data) {
     here.params = new Map([["k", key]]);
     await Object.assign(Object.create(seriesPage), { chart: null }).draw(section(""), nowhere(), nowhere(), always);
   }
+  here.params = new Map();
+  if ((await ask("communication", { w: 300 })).calls) await communicationPage.draw(section(words("page_communication")), nowhere(), nowhere(), always);
   all.append(make("h1.chapter", { text: words("left_out_title") }), make("p.note", { text: words("report_left_out", { series: data.series.length, all: here.info.keys, directory: here.info.directory }) }));
   document.documentElement.dataset.report = "ready";
 }

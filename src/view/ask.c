@@ -160,6 +160,13 @@ void tp_answer_ask(tp_library *library, const tp_ask *ask, tp_answer *answer)
         tp_answer_compare(library, ask, answer);
         return;
     }
+    if (strcmp(ask->path, "communication") == 0) {
+        tp_answer_communication(library, ask, answer);
+        if (answer->body.failed) {
+            tp_answer_wrong(answer, 503, "no memory");
+        }
+        return;
+    }
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         if (strcmp(functions[i].path, ask->path) == 0) {
             pthread_rwlock_rdlock(&run->lock);

@@ -56,6 +56,7 @@ void tp_answer_cell(const tp_view_run *run, const tp_ask *ask, tp_answer *answer
 void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
 void tp_answer_incidents(const tp_view_run *run, tp_answer *answer);
 void tp_answer_incident(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_communication(tp_library *library, const tp_ask *ask, tp_answer *answer);
 void tp_answer_compare(tp_library *library, const tp_ask *ask, tp_answer *answer);
 
 /* What a report says of an incident. Texts are the run's, or static. */

@@ -23,6 +23,7 @@ EMBED(run, TP_WEB "/run.js")
 EMBED(map, TP_WEB "/map.js")
 EMBED(series, TP_WEB "/series.js")
 EMBED(incident, TP_WEB "/incident.js")
+EMBED(communication, TP_WEB "/communication.js")
 EMBED(compare, TP_WEB "/compare.js")
 EMBED(main, TP_WEB "/main.js")
 EMBED(dygraphs, TP_DYGRAPHS)
@@ -51,11 +52,17 @@ static const entry entries[] = {
 };
 
 static const entry modules[] = {
-    ENTRY("format.js", SCRIPT, format),   ENTRY("state.js", SCRIPT, state),
-    ENTRY("draw.js", SCRIPT, draw),       ENTRY("chart.js", SCRIPT, chart),
-    ENTRY("run.js", SCRIPT, run),         ENTRY("map.js", SCRIPT, map),
-    ENTRY("series.js", SCRIPT, series),   ENTRY("incident.js", SCRIPT, incident),
-    ENTRY("compare.js", SCRIPT, compare), ENTRY("main.js", SCRIPT, main),
+    ENTRY("format.js", SCRIPT, format),
+    ENTRY("state.js", SCRIPT, state),
+    ENTRY("draw.js", SCRIPT, draw),
+    ENTRY("chart.js", SCRIPT, chart),
+    ENTRY("run.js", SCRIPT, run),
+    ENTRY("map.js", SCRIPT, map),
+    ENTRY("series.js", SCRIPT, series),
+    ENTRY("incident.js", SCRIPT, incident),
+    ENTRY("communication.js", SCRIPT, communication),
+    ENTRY("compare.js", SCRIPT, compare),
+    ENTRY("main.js", SCRIPT, main),
 };
 
 const tp_asset *tp_asset_find(const char *name)

@@ -247,6 +247,7 @@ static void put_data(report *in)
         keep(in, "series", line, 4);
     }
     put_texts(in, &in->series, "series");
+    keep(in, "communication", &(tp_ask_param){"w", "300"}, 1);
     tp_buf_printf(in->out, "}");
     tp_buf_free(&quantities);
 }

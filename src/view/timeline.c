@@ -275,9 +275,10 @@ static void put_health(const tp_view_run *run, const window *w, tp_buf *out)
         memset(share, 0, w->width * sizeof(double));
         for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
             const tp_view_rank *rank = tp_view_rank_at(run, r);
-            const tp_view_column *column = NULL;
+            const tp_view_column *latest = NULL; /* that has some: a last step may have little */
             for (uint64_t i = 0; i < tp_view_column_count(rank); i++) {
-                column = tp_view_column_at(rank, i);
+                const tp_view_column *column = tp_view_column_at(rank, i);
+                latest = column->series[q] > 0 ? column : latest;
                 if (column->series[q] > 0 && !column->is_over && column->step >= w->from &&
                     column->step <= w->to) {
                     const double here = (double)column->abnormal[q] / (double)column->series[q];
@@ -285,8 +286,8 @@ static void put_health(const tp_view_run *run, const window *w, tp_buf *out)
                     *to = here > *to ? here : *to;
                 }
             }
-            now += column != NULL ? column->abnormal[q] : 0;
-            all += column != NULL ? column->series[q] : 0;
+            now += latest != NULL ? latest->abnormal[q] : 0;
+            all += latest != NULL ? latest->series[q] : 0;
         }
         if (all == 0) {
             continue;

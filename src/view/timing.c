@@ -193,9 +193,15 @@ static double arrival(const tp_straggling *one, const tp_call *call)
     return (double)call->call.issue_ns * 1e-9 - one->offset;
 }
 
+/* Its time can be told beside the others'. */
+static bool is_in_step(const tp_call *call, const tp_straggling *rank)
+{
+    return is_meeting(call) && rank->aligned && rank->uncertainty >= 0;
+}
+
 /* One meeting: who was last, by how much; the time between first and last is given back. */
 static double judge(const tp_calls *calls, uint64_t first, uint64_t end, tp_straggling *list,
-                    uint32_t count)
+                    uint32_t count, tp_buf *arrivals)
 {
     tp_straggling *last = NULL;
     const tp_straggling *second = NULL;
@@ -205,7 +211,7 @@ static double judge(const tp_calls *calls, uint64_t first, uint64_t end, tp_stra
     for (uint64_t i = first; i < end; i++) {
         const tp_call *call = tp_calls_at(calls, i);
         tp_straggling *one = of_rank(list, count, call->rank);
-        if (!is_meeting(call) || !one->aligned || one->uncertainty < 0) {
+        if (!is_in_step(call, one)) {
             continue;
         }
         const double at = arrival(one, call);
@@ -224,14 +230,26 @@ static double judge(const tp_calls *calls, uint64_t first, uint64_t end, tp_stra
     if (last == NULL || second == NULL) {
         return 0;
     }
-    if (latest - before > last->uncertainty + second->uncertainty) {
+    const bool is_sure = latest - before > last->uncertainty + second->uncertainty;
+    if (is_sure) {
         last->last++;
         last->delay += latest - before;
+    }
+    for (uint64_t i = first; arrivals != NULL && i < end; i++) {
+        const tp_call *call = tp_calls_at(calls, i);
+        const tp_straggling *one = of_rank(list, count, call->rank);
+        if (is_in_step(call, one)) {
+            const tp_arrival arrived = {.rank = call->rank,
+                                        .step = call->step,
+                                        .waited = latest - arrival(one, call),
+                                        .behind = is_sure && one == last ? latest - before : 0};
+            tp_buf_put(arrivals, &arrived, sizeof arrived);
+        }
     }
     return latest - earliest;
 }
 
-tp_status tp_straggling_of(const tp_calls *calls, tp_buf *out)
+tp_status tp_straggling_of(const tp_calls *calls, tp_buf *out, tp_buf *arrivals)
 {
     const uint32_t count = calls->rank_count;
     tp_straggling *list = tp_buf_extend(out, count * sizeof *list);
@@ -247,11 +265,11 @@ tp_status tp_straggling_of(const tp_calls *calls, tp_buf *out)
     }
     for (uint64_t i = 0; i < calls->count;) {
         const uint64_t end = end_of_meeting(calls, i);
-        spread += judge(calls, i, end, list, count);
+        spread += judge(calls, i, end, list, count, arrivals);
         i = end;
     }
     for (uint32_t i = 0; i < count; i++) {
         list[i].score = spread > 0 ? list[i].delay / spread : 0;
     }
-    return TP_OK;
+    return arrivals != NULL && arrivals->failed ? TP_ERR_NOMEM : TP_OK;
 }

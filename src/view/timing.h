@@ -37,9 +37,17 @@ typedef struct tp_straggling {
     double score;       /* delay, as part of all time between first and last of all calls: 0 to 1 */
 } tp_straggling;
 
-/* Appends one tp_straggling a rank. From a call that nobody can leave before all have come follows
- * for each two ranks: one's end isn't before the other's begin. That bounds the difference of their
- * clocks from both sides. TP_ERR_NOMEM. */
-tp_status tp_straggling_of(const tp_calls *calls, tp_buf *out);
+/* A rank in a call that nobody can leave before all have come. */
+typedef struct tp_arrival {
+    uint32_t rank;
+    uint64_t step;
+    double waited; /* seconds until the last one came */
+    double behind; /* seconds that it came behind the others, where it was the last for sure */
+} tp_arrival;
+
+/* Appends one tp_straggling a rank, and its arrivals to arrivals (unless that is NULL). From a call
+ * that nobody can leave before all have come follows for each two ranks: one's end isn't before the
+ * other's begin. That bounds the difference of their clocks from both sides. TP_ERR_NOMEM. */
+tp_status tp_straggling_of(const tp_calls *calls, tp_buf *out, tp_buf *arrivals);
 
 #endif

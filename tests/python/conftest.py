@@ -51,6 +51,29 @@ def collectives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def fake_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where fake_ranks.py has left the journals of its cases."""
+    out = tmp_path_factory.mktemp("fake")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TENSORPROBE_LOG_LEVEL": "3"}
+    script = [sys.executable, str(Path(__file__).parent / "fake_ranks.py"), str(out)]
+    subprocess.run(script, env=environment, check=True, capture_output=True, timeout=300)
+    return out
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium. Not longer than a module: its loop stands in the way of others."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        yield chromium
+        chromium.close()
+
+
 def pytest_report_header() -> str:
     """Print the seed with which a failure can be run again."""
     return f"TENSORPROBE_TEST_SEED={SEED}"

@@ -28,16 +28,6 @@ def tool(*arguments: Any) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cases of fake_ranks.py."""
-    out = tmp_path_factory.mktemp("fake")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TENSORPROBE_LOG_LEVEL": "3"}
-    script = [sys.executable, str(HERE / "fake_ranks.py"), str(out)]
-    subprocess.run(script, env=environment, check=True, capture_output=True, timeout=300)
-    return out
-
-
 CASES = {
     "shape": (
         ["group 0:0-3: ranks differ at call 4", "rank 1: all_reduce torch.float32[6], step 0"],
@@ -67,21 +57,21 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_first_call_that_differs_is_named(fake: Path, name: str) -> None:
+def test_the_first_call_that_differs_is_named(fake_ranks: Path, name: str) -> None:
     """With what each rank called, and where."""
-    code, text = tool("diff-ranks", fake / name)
+    code, text = tool("diff-ranks", fake_ranks / name)
     assert code == 1, text
     assert text.count("ranks differ") + text.count("sides differ") + text.count("not reached") == 1
     for part in [part for parts in CASES[name] for part in parts]:
         assert part in text
 
 
-def test_ranks_that_agree(fake: Path) -> None:
+def test_ranks_that_agree(fake_ranks: Path) -> None:
     """Also where sizes may differ from rank to rank."""
-    code, text = tool("diff-ranks", fake / "agree")
+    code, text = tool("diff-ranks", fake_ranks / "agree")
     assert code == 0, text
     assert text == ("4 ranks, 32 calls of groups, 2 from one to another\nall ranks agree\n")
-    code, text = tool("diff-ranks", "--step", "1-", fake / "shape")
+    code, text = tool("diff-ranks", "--step", "1-", fake_ranks / "shape")
     assert code == 1
     assert "ranks differ before call 9" in text  # what came before isn't looked at, but hashed
 
@@ -93,12 +83,12 @@ def test_every_kind_of_call_agrees(collectives: Path) -> None:
         assert code == 0, f"{name}: {text}"
 
 
-def test_wrong_command_lines(fake: Path) -> None:
+def test_wrong_command_lines(fake_ranks: Path) -> None:
     """Say what is wrong."""
     assert tool("diff-ranks")[0] == 2
-    code, text = tool("collectives", "--step", "3-1", fake / "agree")
+    code, text = tool("collectives", "--step", "3-1", fake_ranks / "agree")
     assert (code, "--step takes N, N-, -N or N-M, not 3-1" in text) == (2, True)
-    code, text = tool("diff-ranks", fake / "agree", fake / "agree")
+    code, text = tool("diff-ranks", fake_ranks / "agree", fake_ranks / "agree")
     assert (code, "is a second journal of rank 0" in text) == (1, True)
 
 
