@@ -26,6 +26,7 @@ FOREIGN = {
     "sqlite3.h": "sinks",
     "zstd.h": "journal",
     "microhttpd.h": "view",
+    "ncurses.h": "tools",
     "protobuf-c/protobuf-c.h": "sinks",
     "event.pb-c.h": "sinks",  # made from sinks/event.proto
     "Python.h": "python/ext",
@@ -38,12 +39,12 @@ FOREIGN = {
     "cpuid.h": "base",
 }
 SYSTEM = set(
-    "assert complex ctype errno fenv float inttypes limits locale math setjmp signal stdalign "
-    "stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath time "
-    "arpa/inet dirent dlfcn fcntl fnmatch getopt netinet/in poll pthread sched termios unistd "
-    "sys/file sys/ioctl sys/mman sys/random sys/resource sys/socket sys/stat sys/statvfs "
-    "sys/syscall sys/time sys/types sys/uio "
-    "sys/utsname sys/vfs sys/wait "
+    "assert complex ctype errno fenv float inttypes langinfo limits locale math setjmp "
+    "signal stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string "
+    "strings tgmath time arpa/inet dirent dlfcn fcntl fnmatch getopt netinet/in poll pthread sched "
+    "termios unistd sys/file sys/ioctl sys/mman sys/random sys/resource sys/socket sys/stat "
+    "sys/statvfs sys/syscall sys/time sys/types sys/uio "
+    "sys/utsname sys/vfs sys/wait wchar "
     "spawn linux/futex".split()
 )
 

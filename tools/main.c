@@ -16,6 +16,7 @@ static const struct command {
     {"recover", tp_tool_recover,
      "bring csv, TensorBoard, SQLite and alert files up to the journal's end"},
     {"view", tp_tool_view, "show runs in a browser, also while they go on"},
+    {"tail", tp_tool_tail, "show a run in the terminal, also while it goes on"},
     {"report", tp_tool_report, "write a run as one HTML file, for who has no server"},
     {"diff", tp_tool_diff, "find the step and tensor at which two runs part"},
     {"diff-ranks", tp_tool_diff_ranks,

@@ -12,6 +12,7 @@
 #include "base/map.h"
 #include "base/text.h"
 #include "cause/order.h"
+#include "monitor/run.h"
 #include "tensorprobe/reader.h"
 
 #define ALERTS_SHOWN 10
@@ -273,7 +274,16 @@ static void print_run(const tp_run_info *run, const struct summary *summary)
     putchar('\n');
 }
 
-static void print_steps(const struct summary *summary)
+/* How the run stands that has not been closed. */
+static const char *end_of(const char *directory)
+{
+    const uint32_t state = tp_run_state(directory);
+    return state == TP_RUN_OPEN   ? ", still running"
+           : state == TP_RUN_LEFT ? ", not closed: its process is gone"
+                                  : ", not closed";
+}
+
+static void print_steps(const struct summary *summary, const char *directory)
 {
     if (summary->steps == 0) {
         puts("steps    none");
@@ -290,7 +300,7 @@ static void print_steps(const struct summary *summary)
     if (summary->gaps > 0) {
         printf(", %" PRIu64 " given up", summary->gaps);
     }
-    puts(summary->closed ? ", closed" : ", not closed: still running, or killed");
+    puts(summary->closed ? ", closed" : end_of(directory));
     if (summary->removed > 0) {
         printf("removed  %" PRIu64 " step%s (%" PRIu64 " to %" PRIu64
                ") to keep the journal small: alerts and overviews are left (--table overview)\n",
@@ -447,7 +457,7 @@ int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bo
                               .series = TP_BUF_INIT};
     int result = read_all(reader, &summary, all_alerts, name);
     print_run(tp_reader_run(reader), &summary);
-    print_steps(&summary);
+    print_steps(&summary, directory);
     print_quantities(&summary, reader);
     print_cost(&summary);
     print_alerts(&summary, all_alerts);

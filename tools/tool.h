@@ -24,6 +24,7 @@ int tp_tool_selftest(int argc, char **argv);
 int tp_tool_diff(int argc, char **argv);
 int tp_tool_diff_ranks(int argc, char **argv);
 int tp_tool_collectives(int argc, char **argv);
+int tp_tool_tail(int argc, char **argv);
 int tp_tool_view(int argc, char **argv);
 int tp_tool_report(int argc, char **argv);
 

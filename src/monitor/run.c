@@ -158,6 +158,25 @@ void tp_run_unlock(const char *directory, int fd, int clean)
     close(fd);
 }
 
+uint32_t tp_run_state(const char *directory)
+{
+    static const char *const below[] = {LOCK_NAME, "../" LOCK_NAME};
+    struct flock whole = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    char path[TP_PATH_MAX];
+    const char *name = strrchr(directory, '/');
+    const bool is_journal = strcmp(name != NULL ? name + 1 : directory, JOURNAL_NAME) == 0;
+    if (tp_path_join(path, directory, below[is_journal]) != TP_OK) {
+        return TP_RUN_NOT_KNOWN;
+    }
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        return errno == ENOENT ? TP_RUN_NO_LOCK : TP_RUN_NOT_KNOWN;
+    }
+    const int asked = fcntl(fd, F_OFD_GETLK, &whole);
+    close(fd);
+    return asked != 0 ? TP_RUN_NOT_KNOWN : whole.l_type == F_UNLCK ? TP_RUN_LEFT : TP_RUN_OPEN;
+}
+
 void tp_run_visit_unfinished(const char *base, uint32_t rank, const int *stop,
                              tp_status (*visit)(const char *directory, const int *stop))
 {

@@ -35,6 +35,13 @@ tp_status tp_run_lock(const char *directory, int *fd, tp_error *error);
 /* Gives the lock back; clean: and removes the file. fd may be -1. */
 void tp_run_unlock(const char *directory, int fd, int clean);
 
+/* What its lock file says of a directory (one that belongs to a rank; or its journal folder). */
+#define TP_RUN_OPEN 1    /* a process has it */
+#define TP_RUN_LEFT 2    /* its process is gone, and has not closed it */
+#define TP_RUN_NO_LOCK 3 /* closed, recovered, or brought from elsewhere */
+#define TP_RUN_NOT_KNOWN 4
+uint32_t tp_run_state(const char *directory);
+
 /* Calls visit for every directory of this rank below base that holds a journal or names a black
  * box, was left without a
  * clean end and whose process is gone; it is locked during the call. visit returns TP_OK when all

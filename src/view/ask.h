@@ -59,10 +59,32 @@ void tp_answer_incident(const tp_view_run *run, const tp_ask *ask, tp_answer *an
 void tp_answer_communication(tp_library *library, const tp_ask *ask, tp_answer *answer);
 void tp_answer_compare(tp_library *library, const tp_ask *ask, tp_answer *answer);
 
+/* Where a value is. */
+typedef struct tp_spot {
+    const tp_view_rank *rank;
+    uint64_t column;
+    uint32_t key;
+    uint32_t row;
+    tp_cell cell;
+} tp_spot;
+
+/* Appends a tp_spot for each series of the step on each rank. TP_ERR_NOMEM. */
+tp_status tp_spots_of_step(const tp_view_run *run, uint32_t stat, uint64_t step, tp_buf *spots);
+
+/* What was normal for the series before this column: median and three MADs to both sides; false:
+ * too few values. */
+bool tp_spot_normal(const tp_spot *at, uint32_t stat, double *low, double *high);
+
+/* The logged number that is called so, or has one of these texts in its name (NULL ends them);
+ * TP_VIEW_NO_KEY: there is none. */
+uint32_t tp_view_find_scalar(const tp_view_run *run, const char *const *names);
+
 /* What a report says of an incident. Texts are the run's, or static. */
 typedef struct tp_incident_place {
     uint64_t step;
     uint32_t rank;
+    uint32_t ranks; /* how many have it */
+    uint32_t key;
     bool is_nonfinite;
     const char *quantity;
     const char *row;

@@ -9,18 +9,9 @@
 
 #define WARM_UP 96 /* columns before, of which the normal range is made */
 
-/* Where a value is. */
-typedef struct spot {
-    const tp_view_rank *rank;
-    uint64_t column;
-    uint32_t key;
-    uint32_t row;
-    tp_cell cell;
-} spot;
-
 /* The worst cell of these series in these steps. */
 static bool find_spot(const tp_view_run *run, const tp_lines *lines, uint32_t stat, int64_t rank,
-                      uint64_t from, uint64_t to, spot *out)
+                      uint64_t from, uint64_t to, tp_spot *out)
 {
     tp_grid_view view = {0};
     out->rank = NULL;
@@ -46,7 +37,7 @@ static bool find_spot(const tp_view_run *run, const tp_lines *lines, uint32_t st
                 const tp_cell cell = {view.values[at], view.codes[at]};
                 if (tp_lines_of(lines, key) != UINT32_MAX && !tp_cell_is_none(cell) &&
                     (out->rank == NULL || tp_cell_is_worse(cell, out->cell))) {
-                    *out = (spot){one, i, key, row, cell};
+                    *out = (tp_spot){one, i, key, row, cell};
                 }
             }
         }
@@ -55,16 +46,14 @@ static bool find_spot(const tp_view_run *run, const tp_lines *lines, uint32_t st
     return out->rank != NULL;
 }
 
-/* What was normal for the series before this column. */
-static void put_normal(tp_buf *out, const spot *at, uint32_t stat)
+bool tp_spot_normal(const tp_spot *at, uint32_t stat, double *low, double *high)
 {
     tp_baseline baseline = {0};
     tp_grid_view view = {0};
     const uint64_t begin = at->column > WARM_UP ? at->column - WARM_UP : 0;
     for (uint64_t i = begin - begin % TP_GRID_WIDTH; i < at->column; i++) {
-        if ((i % TP_GRID_WIDTH == 0 || i == begin) &&
-            tp_grid_read(at->rank->grid, i / TP_GRID_WIDTH, stat, at->row, 1, false, &view, NULL) !=
-                TP_OK) {
+        if (i % TP_GRID_WIDTH == 0 && tp_grid_read(at->rank->grid, i / TP_GRID_WIDTH, stat, at->row,
+                                                   1, false, &view, NULL) != TP_OK) {
             view.count = 0;
         }
         const float value = view.count > 0 ? view.values[i % TP_GRID_WIDTH] : (float)NAN;
@@ -75,15 +64,21 @@ static void put_normal(tp_buf *out, const spot *at, uint32_t stat)
         }
     }
     tp_grid_view_free(&view);
-    if (baseline.count < TP_BASELINE_NEEDS) {
-        return;
-    }
     const double median = (double)tp_baseline_median(&baseline);
     const double mad = (double)tp_baseline_mad(&baseline);
     const bool is_log = stat == TP_GRID_NORM || stat == TP_GRID_MAX_ABS || stat == TP_GRID_STD;
-    tp_buf_printf(out, ",\"normal\":[%.8g,%.8g]",
-                  is_log ? exp2(median - 3 * mad) : median - 3 * mad,
-                  is_log ? exp2(median + 3 * mad) : median + 3 * mad);
+    *low = is_log ? exp2(median - 3 * mad) : median - 3 * mad;
+    *high = is_log ? exp2(median + 3 * mad) : median + 3 * mad;
+    return baseline.count >= TP_BASELINE_NEEDS;
+}
+
+static void put_normal(tp_buf *out, const tp_spot *at, uint32_t stat)
+{
+    double low;
+    double high;
+    if (tp_spot_normal(at, stat, &low, &high)) {
+        tp_buf_printf(out, ",\"normal\":[%.8g,%.8g]", low, high);
+    }
 }
 
 static void put_stats(tp_buf *out, const tp_stats *stats)
@@ -114,7 +109,7 @@ static void put_stats(tp_buf *out, const tp_stats *stats)
 }
 
 /* The series of this row among the records of its step: the one that the cell is of. */
-static void put_records(tp_buf *out, const spot *at, const tp_view_key *key, uint32_t stat)
+static void put_records(tp_buf *out, const tp_spot *at, const tp_view_key *key, uint32_t stat)
 {
     tp_reader *reader = NULL;
     tp_item item;
@@ -168,7 +163,7 @@ void tp_answer_cell(const tp_view_run *run, const tp_ask *ask, tp_answer *answer
     tp_lines lines = {0};
     uint64_t from;
     uint64_t to;
-    spot at;
+    tp_spot at;
     tp_ask_steps(ask, run, &from, &to);
     if (stat == TP_GRID_STATS || tp_lines_make(&lines, run, ask) != TP_OK) {
         tp_lines_free(&lines);
@@ -209,8 +204,8 @@ void tp_answer_cell(const tp_view_run *run, const tp_ask *ask, tp_answer *answer
 
 static int by_badness(const void *a, const void *b)
 {
-    const spot *p = a;
-    const spot *q = b;
+    const tp_spot *p = a;
+    const tp_spot *q = b;
     return tp_cell_is_worse(p->cell, q->cell) ? -1 : tp_cell_is_worse(q->cell, p->cell) ? 1 : 0;
 }
 
@@ -223,13 +218,13 @@ void tp_worst_rows(const tp_view_run *run, uint64_t limit,
     for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
         const tp_view_rank *rank = tp_view_rank_at(run, r);
         const uint32_t rows = tp_grid_rows(rank->grid);
-        const size_t begin = spots.size / sizeof(spot);
+        const size_t begin = spots.size / sizeof(tp_spot);
         for (uint32_t row = 0; row < rows; row++) {
-            const spot none = {rank, 0, ((const uint32_t *)(const void *)rank->rows.data)[row], row,
-                               tp_cell_none()};
+            const tp_spot none = {rank, 0, ((const uint32_t *)(const void *)rank->rows.data)[row],
+                                  row, tp_cell_none()};
             tp_buf_put(&spots, &none, sizeof none);
         }
-        spot *all = (spot *)(void *)spots.data + begin;
+        tp_spot *all = (tp_spot *)(void *)spots.data + begin;
         for (uint64_t block = 0;
              !spots.failed && block * TP_GRID_WIDTH < tp_grid_columns(rank->grid); block++) {
             const bool whole = (block + 1) * TP_GRID_WIDTH <= tp_grid_columns(rank->grid);
@@ -246,33 +241,22 @@ void tp_worst_rows(const tp_view_run *run, uint64_t limit,
             }
         }
     }
-    const size_t count = spots.failed ? 0 : spots.size / sizeof(spot);
+    const size_t count = spots.failed ? 0 : spots.size / sizeof(tp_spot);
     if (count > 0) {
-        qsort(spots.data, count, sizeof(spot), by_badness);
+        qsort(spots.data, count, sizeof(tp_spot), by_badness);
     }
     for (size_t i = 0; i < count && i < limit; i++) {
         const tp_view_key *key =
-            tp_view_key_at(run, ((const spot *)(const void *)spots.data)[i].key);
+            tp_view_key_at(run, ((const tp_spot *)(const void *)spots.data)[i].key);
         add(to, tp_quantity_name(key->quantity), key->row);
     }
     tp_buf_free(&spots);
     tp_grid_view_free(&view);
 }
 
-/* The series that are farthest from normal in the last step of each rank (or in `step`). */
-void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answer)
+tp_status tp_spots_of_step(const tp_view_run *run, uint32_t stat, uint64_t step, tp_buf *spots)
 {
-    const uint32_t stat = tp_grid_stat_from_name(tp_ask_text(ask, "s", "norm"));
-    const uint64_t limit = tp_ask_number(ask, "n", 50);
-    tp_buf spots = TP_BUF_INIT;
     tp_grid_view view = {0};
-    uint64_t first;
-    uint64_t last;
-    if (stat == TP_GRID_STATS || !tp_view_run_steps(run, &first, &last)) {
-        tp_answer_wrong(answer, 404, "no step yet");
-        return;
-    }
-    const uint64_t step = tp_ask_number(ask, "step", last);
     for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
         const tp_view_rank *rank = tp_view_rank_at(run, r);
         const tp_view_column *column = tp_view_column_find(rank, step);
@@ -286,23 +270,41 @@ void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answe
         }
         for (uint32_t row = 0; row < view.count; row++) {
             const size_t at = (size_t)row * TP_GRID_WIDTH + i % TP_GRID_WIDTH;
-            const spot one = {rank,
-                              i,
-                              ((const uint32_t *)(const void *)rank->rows.data)[row],
-                              row,
-                              {view.values[at], view.codes[at]}};
+            const tp_spot one = {rank,
+                                 i,
+                                 ((const uint32_t *)(const void *)rank->rows.data)[row],
+                                 row,
+                                 {view.values[at], view.codes[at]}};
             if (!tp_cell_is_none(one.cell)) {
-                tp_buf_put(&spots, &one, sizeof one);
+                tp_buf_put(spots, &one, sizeof one);
             }
         }
     }
-    const size_t count = spots.failed ? 0 : spots.size / sizeof(spot);
+    tp_grid_view_free(&view);
+    return spots->failed ? TP_ERR_NOMEM : TP_OK;
+}
+
+/* The series that are farthest from normal in the last step of each rank (or in `step`). */
+void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answer)
+{
+    const uint32_t stat = tp_grid_stat_from_name(tp_ask_text(ask, "s", "norm"));
+    const uint64_t limit = tp_ask_number(ask, "n", 50);
+    tp_buf spots = TP_BUF_INIT;
+    uint64_t first;
+    uint64_t last;
+    if (stat == TP_GRID_STATS || !tp_view_run_steps(run, &first, &last)) {
+        tp_answer_wrong(answer, 404, "no step yet");
+        return;
+    }
+    const uint64_t step = tp_ask_number(ask, "step", last);
+    const size_t count =
+        tp_spots_of_step(run, stat, step, &spots) == TP_OK ? spots.size / sizeof(tp_spot) : 0;
     if (count > 0) {
-        qsort(spots.data, count, sizeof(spot), by_badness);
+        qsort(spots.data, count, sizeof(tp_spot), by_badness);
     }
     tp_buf_printf(&answer->body, "{\"step\":%" PRIu64 ",\"total\":%zu,\"rows\":[", step, count);
     for (size_t i = 0; i < count && i < limit; i++) {
-        const spot *one = (const spot *)(const void *)spots.data + i;
+        const tp_spot *one = (const tp_spot *)(const void *)spots.data + i;
         const tp_view_key *key = tp_view_key_at(run, one->key);
         const float far = tp_distance_of_code(one->cell.code);
         tp_buf_printf(&answer->body, "%s{\"row\":", i > 0 ? "," : "");
@@ -316,5 +318,4 @@ void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answe
     }
     tp_buf_printf(&answer->body, "]}");
     tp_buf_free(&spots);
-    tp_grid_view_free(&view);
 }

@@ -159,6 +159,8 @@ bool tp_incident_find(const tp_view_run *run, uint64_t number, tp_incident_place
         const tp_view_incident *first = tp_view_part_at(&causes, cause->first_part);
         const tp_view_key *key = tp_view_key_at(run, first->key);
         *out = (tp_incident_place){.step = first->record.u.incident.first_step,
+                                   .ranks = cause->part_count,
+                                   .key = first->key,
                                    .rank = first->rank,
                                    .is_nonfinite = cause->kind == TP_VIEW_NONFINITE,
                                    .quantity = known(tp_quantity_name(key->quantity)),

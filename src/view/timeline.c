@@ -190,8 +190,7 @@ static void put_track(tp_buf *out, const track *one, uint32_t width)
     tp_buf_printf(out, "]}");
 }
 
-/* The scalar that is called so, or has it in its name. */
-static uint32_t find_scalar(const tp_view_run *run, const char *const *names)
+uint32_t tp_view_find_scalar(const tp_view_run *run, const char *const *names)
 {
     for (; *names != NULL; names++) {
         for (uint32_t i = 0; i < tp_view_key_count(run); i++) {
@@ -339,8 +338,8 @@ void tp_answer_timeline(const tp_view_run *run, const tp_ask *ask, tp_answer *an
     static const char *const losses[] = {"loss", NULL};
     static const char *const rates[] = {"learning_rate", "learning rate", "lr", NULL};
     const window w = window_of(run, ask);
-    const uint32_t loss = find_scalar(run, losses);
-    const uint32_t rate = find_scalar(run, rates);
+    const uint32_t loss = tp_view_find_scalar(run, losses);
+    const uint32_t rate = tp_view_find_scalar(run, rates);
     tp_buf memory = TP_BUF_INIT;
     bucket *buckets = tp_buf_extend(&memory, (size_t)5 * w.width * sizeof *buckets);
     if (buckets == NULL) {
