@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import hashlib
 import json
 import os
@@ -142,6 +143,43 @@ def expected(
     return found
 
 
+class Witness:
+    """Writes down what is there in an unwatched training, for what no other code here makes."""
+
+    def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        self.parameters = dict(model.module.named_parameters())
+        self.optimizer = optimizer
+        self.local: dict[str, Any] = {}
+        kinds = "grad_reduced grad_unreduced param_origin param_updated exp_avg exp_avg_sq total"
+        self.found: dict[str, list[Any]] = {kind: [] for kind in kinds.split()}
+        for name, p in self.parameters.items():
+            p.register_hook(functools.partial(self._made, name))
+
+    def _made(self, name: str, gradient: Any) -> None:
+        self.local[name] = self.local.get(name, 0) + gradient
+
+    def before_step(self) -> None:
+        gradients = {name: p.grad for name, p in self.parameters.items()}
+        states = {name: self.optimizer.state[p] for name, p in self.parameters.items()}
+        self.found["grad_reduced"].append(norms(gradients))
+        self.found["grad_unreduced"].append(norms(self.local))
+        self.found["param_origin"].append(norms(self.parameters))
+        for kind in ("exp_avg", "exp_avg_sq"):
+            known = {name: state[kind] for name, state in states.items() if kind in state}
+            self.found[kind].append(norms(known))
+        self.local = {}
+
+    def after_step(self, total: float) -> None:
+        self.found["param_updated"].append(norms(self.parameters))
+        self.found["total"].append(total)
+
+    def of_all(self) -> dict[str, Any]:
+        """The same with what each process has found before the reduction."""
+        every: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(every, self.found["grad_unreduced"])
+        return {**self.found, "grad_unreduced": [list(step) for step in zip(*every, strict=True)]}
+
+
 def update(state: dict[str, Any]) -> Any:
     """Return what Adam would make of these moments, in f64."""
     count = float(state["step"])
@@ -171,11 +209,13 @@ class Layout:
         groups: dict[str, Any] | None = None,
         early: Callable[[Any], Any] | None = None,
         same_data: int = 1,
+        witnessed: bool = False,
     ) -> None:
         self.build, self.micros, self.config = build, micros, config or {}
         self.no_sync, self.dtype = no_sync, dtype
         self.unused, self.exact, self.clip = unused, reduces_exactly, clip
-        self.reference = reference
+        self.reference, self.witnessed = reference, witnessed
+        self.seen: dict[str, Any] | None = None
         self.groups = groups
         self.same_data = same_data  # so many processes have parts of one
         self.early = early  # wraps the model when it is watched already
@@ -202,6 +242,7 @@ class Layout:
         before = collectives()
         optimizer = make_optimizer(model.parameters())
         session: Any = None
+        witness = Witness(model, optimizer) if self.witnessed and folder is None else None
         totals: list[float] = []
         rank = distributed.get_rank() // self.same_data
         with warnings.catch_warnings(record=True) as said:
@@ -233,17 +274,19 @@ class Layout:
                     session.take_gradients()
                 if self.tamper is not None:
                     self.tamper(model, step)
+                if witness is not None:
+                    witness.before_step()
                 totals.append(self.clip_norm(model, CLIP if self.clip else 1e9))
                 optimizer.step()
+                if witness is not None:
+                    witness.after_step(totals[-1])
                 optimizer.zero_grad()
             if session is not None:
                 session.close()
-        return (
-            digest(model, optimizer),
-            totals,
-            [str(one.message) for one in said],
-            (collectives() - before),
-        )
+        many = collectives() - before
+        if witness is not None:
+            self.seen = witness.of_all()
+        return digest(model, optimizer), totals, [str(one.message) for one in said], many
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -415,7 +458,7 @@ def layouts(world: int) -> dict[str, Layout]:
         "ddp_static": Layout(ddp(static_graph=True)),
         "ddp_unused": Layout(ddp(find_unused_parameters=True, unused=True), unused=True),
         "ddp_bf16": Layout(ddp(hook="bf16"), reduces_exactly=False),
-        "ddp_powersgd": Layout(ddp(hook="powersgd"), reduces_exactly=False, reference=False),
+        "ddp_powersgd": Layout(ddp(hook="powersgd"), reference=False, witnessed=True),
         "fsdp1_orig": Layout(fsdp1(use_orig_params=True), clip=True),
         "fsdp1_orig_no_sync": Layout(fsdp1(use_orig_params=True), 2, no_sync=no_sync),
         "fsdp1_flat": Layout(fsdp1(use_orig_params=False), config=adam),
@@ -471,7 +514,7 @@ def main(folder: Path, rank: int, world: int, chosen: list[str]) -> None:
             "exact_locally": layout.dtype is None,
             "micros": layout.micros,
             "parts": layout.same_data > 1,
-            "expected": references.get(key) if layout.reference else None,
+            "expected": references.get(key) if layout.reference else layout.seen,
         }
     (folder / f"results{rank}.json").write_text(json.dumps(results))
     distributed.destroy_process_group()

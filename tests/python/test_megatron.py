@@ -15,9 +15,10 @@ pytestmark = pytest.mark.slow
 TWO = (
     "dp dp_overlap dp_distributed dp_bf16 dp_bf16_distributed_overlap dp_fp16 dp_fp16_distributed "
     "tp tp_sequence tp_bf16_sequence pp pp_tied pp_chunks pp_bf16_distributed ep ep_distributed "
-    "dp_each dp_fp16_each pp_chunks_each before_dp before_bf16_distributed before_pp_chunks"
+    "dp_each dp_fp16_each pp_chunks_each before_dp before_bf16_distributed before_pp_chunks "
+    "tp_sequence_checks pp_tied_checks ep_distributed_checks dp_fp16_distributed_checks"
 ).split()
-FOUR = "4_tp_distributed 4_pp_tied_distributed 4_ep_distributed".split()
+FOUR = "4_tp_distributed 4_pp_tied_distributed 4_ep_distributed 4_tp_checks".split()
 
 
 @pytest.fixture(scope="module")

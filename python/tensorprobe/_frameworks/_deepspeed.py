@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -345,28 +346,49 @@ class DeepSpeed(Adapter):
         base = kind("deepspeed.runtime.base_optimizer", "ZeROOptimizer")
         is_newer = base is not None and hasattr(base, "scale_if_loss")
         if is_newer and base is not None and not isinstance(self._wrapper, base):
-            return 1.0  # the newer engines scale the loss for these alone, whatever others say
+            # The newer engines scale the loss for these alone, whatever others say.
+            return self._autocast_scale()
         return float(getattr(self._wrapper, "loss_scale", 1.0))
+
+    def _autocast_scale(self) -> float:
+        """Return the scale of torch's scaler, which it has with autocasting and without ZeRO."""
+        scaler = getattr(self._engine, "torch_autocast_z0_gradscaler", None)
+        return 1.0 if scaler is None else float(scaler.get_scale())
 
     def boundary(self, hook: _core.OptimizerHook) -> list[Handle] | None:
         """Begin and end steps with those of the engine, before it clips anything."""
 
+        clipping: list[Any] = []  # while the engine steps: the norms that it clips by
+        scale = 1.0
+
         def before(engine: Any, *_: Any, **__: Any) -> None:
+            nonlocal scale
+            clipping.clear()
             if engine is self._engine:
+                scale = self._autocast_scale()
                 hook.step_pre(engine.optimizer, (), {})
+
+        def clipped(norm: Any, *_: Any, **__: Any) -> None:
+            clipping.append(norm)
 
         def after(_: Any, engine: Any, *__: Any, **___: Any) -> None:
             if engine is not self._engine:
                 return
             self._micro_steps.clear()
             norm = engine.get_global_grad_norm()
+            if norm is None and clipping:  # it has forgotten it where torch's own optimizer steps
+                norm = clipping[-1]
             self._norm = None if norm is None else Norm(float(norm))
-            if getattr(engine.optimizer, "overflow", False):
+            if getattr(engine.optimizer, "overflow", False) or self._autocast_scale() < scale:
                 hook.mark_skipped()
             hook.step_post(engine.optimizer, (), {})
 
-        of = _engine_kind()
-        return [listen(of, "_take_model_step", before=before, after=after)]
+        of: Any = _engine_kind()
+        handles: list[Handle] = [listen(of, "_take_model_step", before=before, after=after)]
+        module = sys.modules[of.__module__]
+        if hasattr(module, "clip_grad_norm_"):
+            handles.append(listen(module, "clip_grad_norm_", after=clipped))
+        return handles
 
     def before_reduction(
         self, hook: _core.OptimizerHook, rows: Sequence[Row], micro: bool

@@ -302,11 +302,15 @@ def _near(a: float, b: float, tolerance: float) -> bool:
 
 
 def train_twice(
-    train: Callable[[Callable[..., Any] | None, Truth], None], out: Path, each: bool
+    train: Callable[[Callable[..., Any] | None, Truth], None],
+    out: Path,
+    each: bool,
+    checks: bool = False,
 ) -> tuple[Truth, Truth, Any]:
     """Train without a monitor and with one; what is known of both, and the first monitor.
 
-    each: gradients before the reduction are recorded of each micro step.
+    each: gradients before the reduction are recorded of each micro step. checks: norms and copies
+    are compared over ranks.
     """
     truth, second = Truth(), Truth()
     train(None, truth)
@@ -318,6 +322,8 @@ def train_twice(
             **kwargs,
             xy_distribution=False,
             monitor_mbs_grad=each,
+            self_check=checks,
+            replica_check=2 if checks else 0,
             mv_distribution=True,
             param_distribution=True,
             ur_distribution=True,
@@ -333,15 +339,35 @@ def train_twice(
     return truth, second, monitors[0]
 
 
-def compare(truth: Truth, second: Truth, monitor: Any, dtype: str, each: bool) -> dict[str, Any]:
+def checked(directory: str, truth: Truth) -> Iterator[str]:
+    """What is wrong with what the checks over ranks have found."""
+    journal = tensorprobe.Journal(directory)
+    norms = [norm for norm in truth.norms.values() if norm >= 0]
+    for name in ("self_check.recorded", "self_check.framework"):
+        found = journal.series(name, "scalar")[1]
+        same = (math.isclose(a, b, rel_tol=1e-5) for a, b in zip(found, norms, strict=False))
+        if len(found) != len(norms) or not all(same):
+            yield f"{name}: {found}, not {norms}"
+    steps, found = journal.series("replica_check.different", "scalar")
+    if steps != [*range(0, STEPS, 2)] or any(found):
+        yield f"replica_check.different: {found} in {steps}"
+
+
+def compare(
+    truth: Truth, second: Truth, monitor: Any, dtype: str, each: bool, checks: bool = False
+) -> dict[str, Any]:
     """What the monitor has recorded beside the truth, and the second training beside the first."""
     check = Check("", truth, 1e-5 if dtype == "f32" else 2e-2)
     check.micro = each
     check.journal(monitor.directory)
     if truth.state != second.state:
         check.problems.append("training has other bits with a monitor")
-    if truth.collectives != second.collectives:
-        check.problems.append(f"collectives {truth.collectives} {second.collectives}")
+    # One a step; one every other step; and one to agree on how many copies there are.
+    own = [checks + (checks and step % 2 == 0) + (checks and step == 0) for step in range(STEPS)]
+    expected = [a + b for a, b in zip(truth.collectives, own, strict=True)]
+    if second.collectives != expected or not all(truth.collectives):
+        check.problems.append(f"collectives {second.collectives}, not {expected}")
+    check.problems += checked(monitor.directory, truth) if checks else ()
     return {
         "problems": check.problems,
         "seen": check.seen,

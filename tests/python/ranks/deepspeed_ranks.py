@@ -39,13 +39,15 @@ class Layout:
         micros: int = MICROS,
         scale: float = 0,
         each: bool = False,
+        checks: bool = False,
+        autocast: bool = False,
         power: int = 8,
     ) -> None:
-        """each: gradients before the reduction are recorded of each micro step.
+        """each: gradients before the reduction are recorded of each micro step. checks: over ranks.
 
         power: of 2, what the loss is multiplied by at first.
         """
-        self.each, self.power = each, power
+        self.each, self.checks, self.power = each, checks, power
         self.stage, self.dtype, self.fused, self.place = stage, dtype, fused, place
         self.micros = micros
         self.said: list[float] = []
@@ -73,6 +75,8 @@ class Layout:
                 "initial_scale_power": power,
                 "hysteresis": 1,
             }
+        if autocast:
+            self.config["torch_autocast"] = {"enabled": True, "dtype": "float16"}
         if grad_accum_dtype:
             self.config["data_types"] = {"grad_accum_dtype": grad_accum_dtype}
 
@@ -118,6 +122,9 @@ class Layout:
         elif watch is not None and self.place == "engine":
             monitor = watch(engine, zero.optimizer)
         scales: list[float] = []
+        scaler: Any = engine.torch_autocast_z0_gradscaler
+        if scaler is not None and self.power > 8:
+            scaler._init_scale = 2.0**self.power
         self.said = []
         for step in range(STEPS):
             micro_of.clear()
@@ -132,9 +139,12 @@ class Layout:
                     scale = float(getattr(zero, "loss_scale", 1.0)) if self.dtype == "fp16" else 1.0
                     self.said.append(scale)
                     scales.append(scale if self.stage > 0 else 1.0)
+                    if scaler is not None:
+                        scales[-1] = scaler.get_scale()
                 engine.step()
             truth.collectives.append(Collectives.now() - begin)
-            truth.skipped.append(bool(getattr(zero, "overflow", False)))
+            skipped = scaler is not None and scaler.get_scale() < scales[-1]
+            truth.skipped.append(skipped or bool(getattr(zero, "overflow", False)))
             norm = engine.get_global_grad_norm()
             truth.norms[step] = -1.0 if norm is None else float(norm)
             if watch is None:
@@ -195,10 +205,10 @@ class Layout:
 
     def __call__(self, out: Path) -> dict[str, Any]:
         """Both trainings, and the comparison."""
-        truth, second, monitor = common.train_twice(self.train, out, self.each)
+        truth, second, monitor = common.train_twice(self.train, out, self.each, self.checks)
         if self.power > 8:
             return self.skipping(monitor, truth, second)
-        found = common.compare(truth, second, monitor, self.dtype, self.each)
+        found = common.compare(truth, second, monitor, self.dtype, self.each, self.checks)
         return {**found, "stage": self.stage}
 
 
@@ -217,9 +227,16 @@ def layouts() -> Iterator[tuple[str, Layout]]:
     yield "z3_offload", Layout(3, zero=offload)
     for stage in range(4):
         yield f"z{stage}_each", Layout(stage, each=True)
+    yield "z0_f32_checks", Layout(0, checks=True)
+    yield "z0_bf16_checks", Layout(0, dtype="bf16", checks=True)
+    yield "z1_bf16_checks", Layout(1, dtype="bf16", grad_accum_dtype="fp32", checks=True)
+    yield "z2_fp16_checks", Layout(2, dtype="fp16", checks=True)
+    yield "z3_f32_checks", Layout(3, checks=True)
+    yield "z0_autocast", Layout(0, autocast=True)
     yield "z2_fp16_each", Layout(2, dtype="fp16", each=True)
     for stage in (1, 3):
         yield f"z{stage}_skips", Layout(stage, dtype="fp16", power=19)
+    yield "z0_autocast_skips", Layout(0, autocast=True, power=26)
     yield "z2_before", Layout(2, place="before")
     yield "z3_before", Layout(3, place="before")
     yield "z3_engine", Layout(3, place="engine")

@@ -38,9 +38,13 @@ class Layout:
         place: str = "after",
         clip: float = CLIP,
         each: bool = False,
+        checks: bool = False,
     ) -> None:
-        """each: gradients before the reduction are recorded of each micro step."""
-        self.each = each
+        """each: gradients before the reduction are recorded of each micro step.
+
+        checks: over ranks.
+        """
+        self.each, self.checks = each, checks
         self.tp, self.pp, self.chunks, self.ep = tp, pp, chunks, ep
         self.dtype, self.distributed, self.overlap = dtype, distributed, overlap
         self.sequence, self.tied, self.experts, self.micros = sequence, tied, experts, micros
@@ -283,8 +287,8 @@ class Layout:
 
     def __call__(self, out: Path) -> dict[str, Any]:
         """Both trainings, and the comparison."""
-        truth, second, monitor = common.train_twice(self.train, out, self.each)
-        return common.compare(truth, second, monitor, self.dtype, self.each)
+        truth, second, monitor = common.train_twice(self.train, out, self.each, self.checks)
+        return common.compare(truth, second, monitor, self.dtype, self.each, self.checks)
 
 
 def layouts() -> Iterator[tuple[str, Layout]]:
@@ -311,9 +315,14 @@ def layouts() -> Iterator[tuple[str, Layout]]:
     yield "before_dp", Layout(place="before")
     yield "before_bf16_distributed", Layout(place="before", dtype="bf16", distributed=True)
     yield "before_pp_chunks", Layout(pp=2, chunks=2, micros=4, place="before")
+    yield "tp_sequence_checks", Layout(tp=2, sequence=True, checks=True)
+    yield "pp_tied_checks", Layout(pp=2, tied=True, micros=4, checks=True)
+    yield "ep_distributed_checks", Layout(experts=4, ep=2, distributed=True, checks=True)
+    yield "dp_fp16_distributed_checks", Layout(dtype="fp16", distributed=True, checks=True)
     yield "4_tp_distributed", Layout(tp=2, sequence=True, distributed=True)
     yield "4_pp_tied_distributed", Layout(pp=2, tied=True, distributed=True, micros=4)
     yield "4_ep_distributed", Layout(experts=4, ep=2, distributed=True)
+    yield "4_tp_checks", Layout(tp=2, sequence=True, dtype="bf16", checks=True)
 
 
 if __name__ == "__main__":
