@@ -84,10 +84,13 @@ class Optimizers:
         self._adapter = adapter
         if adapter is not None and self._use_boundary(adapter):
             return
-        if isinstance(optimizer, Sequence):
-            own = [torch_optimizer(one) for one in optimizer]
-        else:
-            own = [] if optimizer is None else [torch_optimizer(optimizer)]
+        every = optimizer if isinstance(optimizer, Sequence) else [optimizer]
+        try:
+            own = [torch_optimizer(one) for one in every if one is not None]
+        except Exception:
+            if adapter is None:
+                raise
+            own = []  # a framework's, which could not be asked: the first one that steps
         self.forget()
         self._hook_optimizers(own)
         strangers = Strangers(own, lambda: self._selection().members(), self._is_on)

@@ -216,11 +216,15 @@ def on_accumulated(hook: _core.OptimizerHook, rows: Sequence[Row]) -> list[Handl
 
 def expect(chunks: Sequence[torch.nn.Module], found: Callable[[Any], None]) -> list[Handle]:
     """Tell of an optimizer that some framework makes for these later, or steps with."""
+    from tensorprobe._frameworks._careful import ask
+
     handles: list[Handle] = []
     for needed, file in _KNOWN:
         if needed in sys.modules:
-            ask = getattr(importlib.import_module(f"{__name__}.{file}"), "expect", None)
-            handles += ask(chunks, found) or [] if ask is not None else []
+            own: Any = getattr(importlib.import_module(f"{__name__}.{file}"), "expect", None)
+            if own is not None:
+                nothing: list[Handle] = []
+                handles += ask(needed, "expect", nothing, own, chunks, found) or nothing
     return handles
 
 
@@ -241,11 +245,23 @@ def when_wrapped(
 
 
 def find(chunks: Sequence[torch.nn.Module], optimizer: Any) -> Adapter | None:
-    """Return the adapter of the framework that these objects belong to; None: plain torch's."""
+    """Return the adapter of the framework that these objects belong to; None: plain torch's.
+
+    What it asks in vain, as this is another version of the framework, it says once.
+    """
+    from tensorprobe._frameworks._careful import Careful
+
+    found = _find(chunks, optimizer)
+    return found if found is None or isinstance(found, Careful) else Careful(found)
+
+
+def _find(chunks: Sequence[torch.nn.Module], optimizer: Any) -> Adapter | None:
+    from tensorprobe._frameworks._careful import ask
+
     for needed, file in _KNOWN:
         if needed in sys.modules:
             adapt = importlib.import_module(f"{__name__}.{file}").adapt
-            adapter: Adapter | None = adapt(chunks, optimizer)
+            adapter: Adapter | None = ask(needed, "adapt", None, adapt, chunks, optimizer)
             if adapter is not None:
                 return adapter
     if is_stranger(optimizer):

@@ -236,7 +236,7 @@ def layouts() -> Iterator[tuple[str, Layout]]:
     yield "z2_fp16_each", Layout(2, dtype="fp16", each=True)
     for stage in (1, 3):
         yield f"z{stage}_skips", Layout(stage, dtype="fp16", power=19)
-    yield "z0_autocast_skips", Layout(0, autocast=True, power=26)
+    yield "z0_autocast_skips", Layout(0, autocast=True, power=22)
     yield "z2_before", Layout(2, place="before")
     yield "z3_before", Layout(3, place="before")
     yield "z3_engine", Layout(3, place="engine")
