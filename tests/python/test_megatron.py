@@ -50,6 +50,39 @@ def test_what_the_ancestors_call_them(two: sharded.Results) -> None:
         assert two[layout][0]["kinds"] == [f"Megatron_{own}"], layout
 
 
+STATE = {"exp_avg", "exp_avg_sq", "param_origin", "param_updated"}
+LACKING = {
+    "ranges": ({"grad_unreduced"}, ["locate: AttributeError: no _get_model_param_range_map"]),
+    "maps": ({"grad_unreduced"}, ["locate: AttributeError: it has shards, and no model_param_gr"]),
+    "scale": (STATE, ["start_grad_sync: AttributeError: no scale", "gradients are not recorded"]),
+    "world": (STATE | {"grad_reduced", "grad_unreduced"}, ["how many ranks have the same isn't"]),
+    "step": (STATE | {"grad_reduced", "grad_unreduced"}, ["there is no norm to compare with"]),
+    "dimension": (
+        STATE | {"grad_reduced", "grad_unreduced"},  # of parameters that aren't cut
+        ["span: AttributeError: no partition_dim", "local_span: AttributeError: no partition_dim"],
+    ),
+    "reducer": (STATE | {"grad_reduced"}, ["grad_unreduced is not recorded"]),
+}
+
+
+@pytest.fixture(scope="module")
+def lacking(tmp_path_factory: pytest.TempPathFactory) -> sharded.Results:
+    out: Path = tmp_path_factory.mktemp("megatron_lacking") / "two"
+    return sharded.run("megatron_lacking.py", 2, [*LACKING], out)
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_what_another_version_lacks_is_said_once(lacking: sharded.Results, case: str) -> None:
+    quantities, told = LACKING[case]
+    for rank, one in enumerate(lacking[case]):
+        assert one["problems"] == []
+        assert (one["steps"], one["errors"]) == (6, 0)
+        assert set(one["quantities"]) == quantities
+        if rank == 0 or case != "reducer":  # which rank 0 says for all
+            assert len(one["said"]) == len(told)
+            assert all(part in line for part, line in zip(told, one["said"], strict=True))
+
+
 def test_the_example(tmp_path: Path) -> None:
     assert "step 20: loss" in sharded.run_example("megatron_gpt", tmp_path)
     table = tensorprobe.open(tmp_path).merged(quantity="grad_reduced", steps=19)

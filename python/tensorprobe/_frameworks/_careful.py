@@ -22,6 +22,8 @@ _CONSEQUENCES = {
     "expand": "parameters that it has put together are one",
     "span": "where nothing tells which part of a parameter is here, none of it is recorded",
     "local_span": "gradients before the reduction are not recorded where nothing tells their part",
+    "copies": "how many ranks have the same isn't known",
+    "scale": "gradients are not recorded",
     "place": "tied weights may be left out",
     "global_name": "names are those of this process alone",
     "locate": "gradients after the reduction, moments and weights are not recorded",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprobe import _core
 from tensorprobe._frameworks import Adapter, Handle, Norm, Part, Row, Span
+from tensorprobe._frameworks._careful import ask
 from tensorprobe._frameworks._living import chain, instances, kind, kinds_of
 from tensorprobe._frameworks._patch import listen
 from tensorprobe._frameworks._values import cut, first_numbers, unscaled
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     Parameter = torch.nn.Parameter
 
+_SHARDED = ("shard_fp32_from_float16_groups", "shard_fp32_groups")
 _EMBEDDING = "embedding.word_embeddings.weight"  # so Megatron calls it in checkpoints
 _IN_FRONT = re.compile(r"^(module(\.|$))+")
 
@@ -156,7 +158,7 @@ def _reducer() -> tuple[type, str] | None:
         ("grad_buffer", "Bucket"),
     ):
         found = kind(f"megatron.core.distributed.{module}", name)
-        if found is not None:
+        if found is not None and hasattr(found, "start_grad_sync"):
             return found, "start_grad_sync"
     return None
 
@@ -224,7 +226,7 @@ def _pieces(parameter: Any) -> tuple[int, int]:
 
 def _span(parameter: Any, part: tuple[int, int] | None) -> Span:
     """Return which part of the whole parameter this rank has, or the optimizer of this rank."""
-    copies, copy = _copies(parameter, part is not None)
+    copies, copy = ask("Megatron-core", "copies", (0, 0), _copies, parameter, part is not None)
     pieces, piece = _pieces(parameter)
     size = parameter.numel()
     if part is not None:
@@ -282,23 +284,33 @@ class _Place:
         return own
 
 
+def _all_places_of(member: Any) -> list[tuple[Any, _Place]]:
+    return list(_places_of(member))
+
+
+def _places_of(member: Any) -> Iterator[tuple[Any, _Place]]:
+    """Yield each parameter of which a member has a part on this rank, and where that is."""
+    maps = getattr(member, "model_param_group_index_map", None)
+    if maps is not None:
+        groups = member.optimizer.param_groups
+        for p, (at, order) in maps.items():
+            own = member._get_model_param_range_map(p)["param"]
+            yield p, _Place(member, groups[at]["params"][order], (own.start, own.end))
+        return
+    if any(hasattr(member, name) for name in _SHARDED):
+        raise AttributeError("it has shards, and no model_param_group_index_map")
+    pairs = _pairs(member)
+    for p, main in [(p, p) for p in _parameters(member)] if pairs is None else pairs:
+        yield p, _Place(member, main, None)
+
+
 def _places(optimizer: Any) -> dict[int, _Place]:
     """Return where each parameter is that the optimizer of this rank has a part of."""
     found: dict[int, _Place] = {}
     for member in _members(optimizer):
-        pairs = _pairs(member)
-        maps = getattr(member, "model_param_group_index_map", None)
-        if pairs is None:
-            pairs = [(p, p) for p in _parameters(member)]
-        if maps is not None:
-            groups = member.optimizer.param_groups
-            pairs = [(p, groups[at]["params"][order]) for p, (at, order) in maps.items()]
-        for p, main in pairs:
-            part = None
-            if maps is not None:
-                own = member._get_model_param_range_map(p)["param"]
-                part = (own.start, own.end)
-            found[id(p)] = _Place(member, main, part)
+        nothing: list[tuple[Any, _Place]] = []
+        own = ask(type(member).__name__, "locate", nothing, _all_places_of, member)
+        found |= {id(p): place for p, place in own}
     return found
 
 
@@ -345,7 +357,7 @@ class Megatron(Bare):
     def locate(self, rows: Sequence[Row], after: bool) -> list[Part | None]:
         """Return views of main_grad and of the weights, and the state of the f32 copies."""
         places, groups = self._places()
-        scale = self._scale()
+        scale = ask(self.framework, "scale", None, self._known_scale)
         parts: list[Part | None] = []
         for row in rows:
             p = row.parameter
@@ -355,10 +367,14 @@ class Megatron(Bare):
             elif after:
                 parts.append(Part(cut(p, place.part), None, None, None))
             else:
-                gradient = unscaled(cut(_gradient(p), place.part), scale)
+                whole = None if scale is None else _gradient(p)
+                gradient = unscaled(cut(whole, place.part), scale or 1.0)
                 state, group = place.state(p), groups.get(id(place.main))
                 parts.append(Part(cut(p, place.part), gradient, state, group))
         return parts
+
+    def _known_scale(self) -> float | None:
+        return self._scale()
 
     def _scale(self) -> float:
         """Return what the loss is multiplied by."""
@@ -378,7 +394,8 @@ class Megatron(Bare):
         def after(result: Any, optimizer: Any, *_: Any, **__: Any) -> None:
             if optimizer is not self._optimizer:
                 return
-            updated, norm = result[0], result[1]
+            nothing: tuple[bool, float | None] = (True, None)
+            updated, norm = ask(self.framework, "norm", nothing, _said_by_step, result)
             self._norm = Norm(float(norm)) if norm else None  # 0: it hasn't been computed
             self._micro_steps.clear()
             if not updated:
@@ -435,6 +452,12 @@ class Megatron(Bare):
     def norm(self) -> Norm | None:
         """Return what step() has returned."""
         return self._norm
+
+
+def _said_by_step(result: Any) -> tuple[bool, float | None]:
+    """Return whether there was an update, and the norm of the gradients."""
+    updated, norm, *_ = result
+    return bool(updated), norm
 
 
 def _quietly(function: Callable[..., None]) -> Callable[..., None]:
