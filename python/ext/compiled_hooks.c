@@ -7,7 +7,11 @@
 static bool record(module_hook *hook, PyObject *tensor, uint32_t quantity, uint32_t role,
                    int32_t slot, uint32_t micro_step, uint32_t call)
 {
+    const tp_config *config = hook->named ? hook->monitor->configured : hook->monitor->config;
     tensor_view view;
+    if (quantity == TP_ACTIVATION ? config->backward_only : config->forward_only) {
+        return true; /* this step leaves it out */
+    }
     if (!tensor_view_open_any(hook->monitor->state, tensor, &view)) {
         return true;
     }
@@ -234,8 +238,8 @@ PyObject *compiled_sides(PyObject *self, void *Py_UNUSED(closure))
     for (int side = 0; sides != NULL && side < SIDES; side++) {
         const tp_side_spec *spec = &hook->filter.specs[side];
         const bool gradient = side == SIDE_INPUT_GRAD || side == SIDE_OUTPUT_GRAD;
-        const bool wanted = active && (gradient ? !hook->monitor->config->forward_only
-                                                : !hook->monitor->config->backward_only);
+        const bool wanted = active && (gradient ? !hook->monitor->configured->forward_only
+                                                : !hook->monitor->configured->backward_only);
         PyObject *one = !wanted                 ? Py_NewRef(Py_None)
                         : !hook->filter.by_spec ? PyTuple_New(0)
                         : !spec->given          ? Py_NewRef(Py_None)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "collection.h"
 #include "collectives.h"
 #include "gradient_hooks.h"
 #include "module_hooks.h"
@@ -408,10 +409,13 @@ bool monitor_boundary(monitor_object *monitor)
     }
     monitor_forget_step(monitor);
     monitor_hand_over_micro_steps(monitor);
+    const uint64_t own_ns = monitor->hook_ns;
     monitor_hand_over_time(monitor);
     monitor->forward++;
     monitor->steps_ended++;
     const bool collected = monitor->collecting;
+    const uint64_t optimizer_ns = monitor->optimizer_ns;
+    monitor->optimizer_ns = 0;
     tp_status status = TP_OK;
     monitor->users++;
     monitor->endings++;
@@ -431,6 +435,9 @@ bool monitor_boundary(monitor_object *monitor)
     }
     if (monitor_is_active(monitor)) {
         monitor->collecting = tp_monitor_is_collecting(monitor->monitor);
+        if (monitor->collection != NULL) {
+            collection_end_step(monitor, collected, own_ns, optimizer_ns);
+        }
         if (tp_monitor_is_done(monitor->monitor)) {
             remove_handles(monitor->collector_handles);
         }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "collection.h"
 #include "compiled_hooks.h"
 #include "gradient_hooks.h"
 #include "input_edges.h"
@@ -37,7 +38,7 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     if (PyErr_Occurred() || root < 0 || recorded < 0 || !monitor_add_chunk(monitor, vpp_stage)) {
         return NULL;
     }
-    if (target >= (long)monitor->config->target_count) {
+    if (target >= (long)monitor->configured->target_count) {
         PyErr_SetString(PyExc_ValueError, "there is no target with this number");
         return NULL;
     }
@@ -55,12 +56,13 @@ PyObject *module_hook_new(monitor_object *monitor, PyObject *const *args, Py_ssi
     if (torch_is_in_dict(Py_TYPE(args[0]), monitor->state->name_training)) {
         hook->plain_type = (PyTypeObject *)(void *)Py_NewRef((PyObject *)Py_TYPE(args[0]));
     }
-    hook->filter =
-        side_filter_of(monitor->config, target < 0 ? NULL : &monitor->config->targets[target]);
+    hook->filter = side_filter_of(monitor->configured,
+                                  target < 0 ? NULL : &monitor->configured->targets[target]);
     monitor->follows_inputs |= hook->recorded && side_is_wanted(&hook->filter, SIDE_INPUT_GRAD);
-    hook->quick = quick_is_possible(hook);
     hook->name = core_name(args[1]);
     hook->module = PyWeakref_NewRef(args[0], NULL);
+    hook->named = hook->name != NULL && collection_is_named(monitor, hook->name);
+    hook->quick = quick_is_possible(hook) && !hook->named;
     if (PyErr_Occurred() || (root && !structure_note(hook, args[0]))) {
         Py_DECREF((PyObject *)hook);
         return NULL;
@@ -323,7 +325,7 @@ static bool may_have_inputs(const module_hook *hook, PyObject *const *args)
 static bool begin_recorded(module_hook *hook, frame *running, enum forward_kind kind,
                            const owed_call *paid, PyObject *const *args)
 {
-    const tp_config *config = hook->monitor->config;
+    const tp_config *config = hook->named ? hook->monitor->configured : hook->monitor->config;
     if (kind == FORWARD_GRADIENTS) {
         running->micro_step = paid->micro_step;
         running->call = paid->call;

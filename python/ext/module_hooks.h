@@ -54,6 +54,7 @@ typedef struct module_hook {
     int32_t vpp_stage;
     bool root;                     /* its training forwards count the micro steps */
     bool recorded;                 /* false: only counts */
+    bool named;                    /* by a rule: no step leaves it out */
     bool linear;                   /* its forward is that of torch.nn.Linear */
     bool quick;                    /* its calls may be such as quick_hooks.h takes */
     bool fired;                    /* a training forward has been seen */

@@ -4,12 +4,14 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "collection.h"
 #include "collectives.h"
 #include "config_object.h"
 #include "errors.h"
 #include "metrics.h"
 #include "module_hooks.h"
 #include "optimizer_hooks.h"
+#include "quick_hooks.h"
 #include "recording.h"
 #include "scalars.h"
 
@@ -24,15 +26,17 @@ static const char *path_text(PyObject *path)
     return path == NULL ? NULL : PyBytes_AsString(path);
 }
 
-static void take_config(monitor_object *self)
+/* False: an error is set. */
+static bool take_config(monitor_object *self)
 {
-    self->config = tp_monitor_config(self->monitor);
+    if (!collection_take_config(self)) {
+        return false;
+    }
     memcpy(self->ops, self->config->ops, sizeof(self->ops));
     self->op_count = self->config->op_count;
     self->collecting = tp_monitor_is_collecting(self->monitor);
-    self->quick = self->config->forward_only && !self->config->backward_only &&
-                  self->config->device_path != TP_DEVICE_PATH_TORCH &&
-                  !reading_wants_exponents(self, TP_ACTIVATION);
+    self->quick = quick_is_allowed(self);
+    return true;
 }
 
 static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *options)
@@ -60,7 +64,10 @@ static PyObject *open_monitor(PyTypeObject *type, const tp_monitor_options *opti
         Py_DECREF((PyObject *)self);
         return NULL;
     }
-    take_config(self);
+    if (!take_config(self)) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
     self->step = tp_monitor_open_step(self->monitor);
     return (PyObject *)self;
 }
@@ -117,7 +124,8 @@ static tp_status close_monitor(monitor_object *self)
         monitor_hand_over_micro_steps(self);
         monitor_hand_over_time(self);
         self->monitor = NULL;
-        self->config = NULL;
+        self->config = self->configured = NULL;
+        collection_free(self);
         self->step = NULL;
         Py_BEGIN_ALLOW_THREADS;
         status = tp_monitor_finish(monitor);
@@ -246,7 +254,9 @@ static PyObject *monitor_configure(PyObject *object, PyObject *args, PyObject *k
         errors_raise(self->state, &error);
         return NULL;
     }
-    take_config(self);
+    if (!take_config(self)) {
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -394,8 +404,8 @@ static PyObject *monitor_matches(PyObject *object, PyObject *const *args, Py_ssi
     }
     const long target = count == 3 ? PyLong_AsLong(args[0]) : -1;
     const int beginning = count == 3 ? PyObject_IsTrue(args[2]) : -1;
-    if (beginning < 0 || target < 0 || target >= (long)self->config->target_count ||
-        self->config->targets[target].pattern == NULL || !PyUnicode_Check(args[1])) {
+    if (beginning < 0 || target < 0 || target >= (long)self->configured->target_count ||
+        self->configured->targets[target].pattern == NULL || !PyUnicode_Check(args[1])) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_ValueError, "matches takes the number of a pattern and a name");
         }
@@ -405,7 +415,7 @@ static PyObject *monitor_matches(PyObject *object, PyObject *const *args, Py_ssi
     if (name == NULL) {
         return NULL;
     }
-    const bool yes = tp_pattern_matches(self->config->targets[target].pattern, name, beginning);
+    const bool yes = tp_pattern_matches(self->configured->targets[target].pattern, name, beginning);
     tp_free(name);
     return PyBool_FromLong(yes);
 }
@@ -461,7 +471,7 @@ static PyObject *monitor_directory(PyObject *object, void *Py_UNUSED(closure))
 static PyObject *monitor_config(PyObject *object, void *Py_UNUSED(closure))
 {
     const monitor_object *self = (monitor_object *)object;
-    return is_open(self) ? config_to_dict(self->config) : NULL;
+    return is_open(self) ? config_to_dict(self->configured) : NULL;
 }
 
 static PyObject *monitor_collector_handles(PyObject *object, void *Py_UNUSED(closure))

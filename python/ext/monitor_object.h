@@ -10,6 +10,7 @@
 #include "monitor/hooks.h"
 #include "tensor_access.h"
 
+struct collection;
 struct module_hook;
 struct input_grad;
 struct passages;
@@ -73,7 +74,7 @@ typedef struct monitor_object {
     /* What the hooks of every module use, side by side. */
     core_state *state;
     tp_monitor *monitor;     /* NULL after close */
-    const tp_config *config; /* valid while monitor is */
+    const tp_config *config; /* of the open step: what is configured, or less (collection.h) */
     tp_step *step; /* the open one; NULL: ask, for a step is being ended without the GIL */
     bool closing;
     bool collecting;      /* the open step is collected; else hooks return at once */
@@ -104,6 +105,9 @@ typedef struct monitor_object {
     uint32_t ops[TP_OP_COUNT];   /* what the metrics show */
     uint32_t op_count;
 
+    const tp_config *configured;   /* valid while monitor is */
+    struct collection *collection; /* NULL: every step has what is configured */
+    uint64_t optimizer_ns;         /* of hook_ns, around the optimizer's step */
     uint64_t steps_ended;
     uint32_t most_forwards;   /* micro steps of the longest step so far */
     bool reduced_only;        /* parameters' gradients may be sums over processes */

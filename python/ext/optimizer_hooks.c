@@ -7,6 +7,7 @@
 #include "input_edges.h"
 #include "metrics.h"
 #include "optimizer_batch.h"
+#include "optimizer_owner.h"
 #include "optimizer_parts.h"
 #include "optimizer_rows.h"
 #include "recording.h"
@@ -198,6 +199,13 @@ static bool end_batch(optimizer_batch *batch, bool ok)
     return ok;
 }
 
+bool optimizer_hook_has_gradients(const optimizer_hook *hook, const watched *entry)
+{
+    const monitor_object *monitor = hook->monitor;
+    const bool named = entry != NULL ? entry->named : hook->names;
+    return (named ? monitor->configured : monitor->config)->wg_distribution;
+}
+
 bool optimizer_hook_take_gradients(optimizer_hook *hook, PyObject *optimizer)
 {
     optimizer_batch batch;
@@ -205,19 +213,54 @@ bool optimizer_hook_take_gradients(optimizer_hook *hook, PyObject *optimizer)
     hook->reduced_sq = 0.0;
     bool ok = optimizer_parts_begin(hook, optimizer, false);
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
-        const int trained = is_trained(hook, &hook->parameters[i]);
-        ok = trained > 0 ? record_gradient(&batch, &hook->parameters[i]) : trained == 0;
+        watched *entry = &hook->parameters[i];
+        const bool wanted = optimizer_hook_has_gradients(hook, entry);
+        const int trained = wanted ? is_trained(hook, entry) : 0;
+        ok = trained > 0 ? record_gradient(&batch, entry) : trained == 0;
     }
     return end_batch(&batch, ok);
+}
+
+/* What is wanted of a parameter before the step. */
+typedef struct before_use {
+    bool gradient;
+    bool weight;
+    state_use state;
+} before_use;
+
+static before_use before_use_of(const optimizer_hook *hook, const tp_config *config, bool gradients)
+{
+    return (before_use){gradients && config->wg_distribution,
+                        config->param_distribution,
+                        {config->mv_distribution, config->ur_distribution,
+                         config->mg_direction && !hook->stale_gradient}};
+}
+
+static bool is_anything(const before_use *use)
+{
+    return use->gradient || use->weight || use->state.moments || use->state.update ||
+           use->state.direction;
+}
+
+static bool take_entry(optimizer_batch *batch, watched *entry, PyObject *states,
+                       const before_use *use)
+{
+    optimizer_hook *hook = batch->hook;
+    return (!use->gradient || record_gradient(batch, entry)) &&
+           (!use->state.update || hook->locate == NULL || adam_take_group(hook, entry)) &&
+           record_state(batch, entry, states, use->state) &&
+           (!use->weight || record_weight(batch, entry, ORIGIN));
 }
 
 bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool gradients)
 {
     /* Copied: another thread may close the monitor while a tensor is read. */
-    const bool parameters = hook->monitor->config->param_distribution;
-    gradients = gradients && hook->monitor->config->wg_distribution;
-    state_use use = {hook->monitor->config->mv_distribution, hook->monitor->config->ur_distribution,
-                     hook->monitor->config->mg_direction && !hook->stale_gradient};
+    before_use use = before_use_of(hook, hook->monitor->config, gradients);
+    before_use named =
+        hook->names ? before_use_of(hook, hook->monitor->configured, gradients) : use;
+    if (!is_anything(&use) && !is_anything(&named)) {
+        return true;
+    }
     const bool located = hook->locate != NULL;
     PyObject *states =
         located ? NULL : PyObject_GetAttr(optimizer, hook->monitor->state->name_state);
@@ -225,121 +268,41 @@ bool optimizer_hook_take_before(optimizer_hook *hook, PyObject *optimizer, bool 
         return false;
     }
     if (states != NULL && !PyDict_Check(states)) {
-        use = (state_use){false, false, false};
+        use.state = named.state = (state_use){false, false, false};
     }
     optimizer_batch batch;
     begin_batch(&batch, hook);
-    hook->reduced_sq = gradients ? 0.0 : hook->reduced_sq;
+    hook->reduced_sq = use.gradient ? 0.0 : hook->reduced_sq;
     bool ok = optimizer_parts_begin(hook, optimizer, false) &&
-              (!use.update || located || adam_begin(hook, optimizer));
+              (!(use.state.update || named.state.update) || located || adam_begin(hook, optimizer));
     for (uint32_t i = 0; ok && i < hook->count && monitor_is_active(hook->monitor); i++) {
         watched *entry = &hook->parameters[i];
-        const int trained = is_trained(hook, entry);
-        if (trained <= 0) {
-            ok = trained == 0;
-            continue;
-        }
-        ok = (!gradients || record_gradient(&batch, entry)) &&
-             (!use.update || !located || adam_take_group(hook, entry)) &&
-             record_state(&batch, entry, states, use) &&
-             (!parameters || record_weight(&batch, entry, ORIGIN));
+        const before_use *own = entry->named ? &named : &use;
+        const int trained = is_anything(own) ? is_trained(hook, entry) : 0;
+        ok = trained > 0 ? take_entry(&batch, entry, states, own) : trained == 0;
     }
     ok = end_batch(&batch, ok);
     Py_XDECREF(states);
     return ok;
 }
 
-/* Adds the optimizer's parameters to the set, or only counts them where that is NULL. -1: an error
- * is set. */
-static Py_ssize_t visit_parameters(PyObject *optimizer, PyObject *set)
-{
-    Py_ssize_t total = 0;
-    PyObject *groups = PyObject_GetAttrString(optimizer, "param_groups");
-    const Py_ssize_t group_count = groups == NULL ? -1 : PySequence_Size(groups);
-    for (Py_ssize_t i = 0; total >= 0 && i < group_count; i++) {
-        PyObject *group = PySequence_GetItem(groups, i);
-        PyObject *list = group == NULL ? NULL : PyMapping_GetItemString(group, "params");
-        const Py_ssize_t count = list == NULL ? -1 : PySequence_Size(list);
-        total = count < 0 ? -1 : total + count;
-        for (Py_ssize_t k = 0; total >= 0 && set != NULL && k < count; k++) {
-            PyObject *parameter = PySequence_GetItem(list, k);
-            total = parameter == NULL || PySet_Add(set, parameter) != 0 ? -1 : total;
-            Py_XDECREF(parameter);
-        }
-        Py_XDECREF(list);
-        Py_XDECREF(group);
-    }
-    Py_XDECREF(groups);
-    return group_count < 0 ? -1 : total;
-}
-
-/* Finds out which parameters the optimizer doesn't have, if that may have changed. */
-static bool find_foreign(optimizer_hook *hook, PyObject *optimizer)
-{
-    const Py_ssize_t total = visit_parameters(optimizer, NULL);
-    if (total < 0 || (hook->foreign_to == optimizer && hook->foreign_at == total)) {
-        return total >= 0;
-    }
-    PyObject *own = PySet_New(NULL);
-    bool ok = own != NULL && visit_parameters(optimizer, own) >= 0;
-    for (uint32_t i = 0; ok && i < hook->count; i++) {
-        const int found = PySet_Contains(own, hook->parameters[i].parameter);
-        hook->parameters[i].foreign = found == 0;
-        ok = found >= 0;
-    }
-    Py_XDECREF(own);
-    hook->foreign_to = ok ? optimizer : NULL;
-    hook->foreign_at = total;
-    return ok;
-}
-
 static bool record_after(optimizer_hook *hook, PyObject *optimizer)
 {
-    const bool parameters = hook->monitor->config->param_distribution;
-    bool ok = !parameters || hook->locate != NULL || find_foreign(hook, optimizer);
+    const bool named = hook->names && hook->monitor->configured->param_distribution;
+    const bool all = hook->monitor->config->param_distribution;
+    const bool parameters = all || named;
+    bool ok = !parameters || hook->locate != NULL || optimizer_owner_find_foreign(hook, optimizer);
     optimizer_batch batch;
     begin_batch(&batch, hook);
     ok = ok && (!parameters || optimizer_parts_begin(hook, optimizer, true));
     for (uint32_t i = 0; ok && parameters && i < hook->count && monitor_is_active(hook->monitor);
          i++) {
         watched *entry = &hook->parameters[i];
-        const int trained = entry->foreign ? 0 : is_trained(hook, entry);
+        const bool wanted = !entry->foreign && (all || entry->named);
+        const int trained = wanted ? is_trained(hook, entry) : 0;
         ok = trained > 0 ? record_weight(&batch, entry, UPDATED) : trained == 0;
     }
     return end_batch(&batch, ok);
-}
-
-/* Does one of the optimizer's parameters belong to the model? 1, 0, or -1 with an error set. */
-static int has_member(const optimizer_hook *hook, PyObject *optimizer)
-{
-    PyObject *own = PySet_New(NULL);
-    PyObject *apart = own == NULL || visit_parameters(optimizer, own) < 0
-                          ? NULL
-                          : PyObject_CallMethod(own, "isdisjoint", "O", hook->members);
-    const int found = apart == NULL ? -1 : apart == Py_False;
-    Py_XDECREF(apart);
-    Py_XDECREF(own);
-    return found;
-}
-
-int optimizer_hook_owns(optimizer_hook *hook, PyObject *optimizer)
-{
-    if (hook->members == NULL) {
-        return 1;
-    }
-    if (hook->optimizer != NULL) {
-        PyObject *known = PyWeakref_GetObject(hook->optimizer);
-        if (known != Py_None) {
-            return known == optimizer;
-        }
-        Py_CLEAR(hook->optimizer);
-    }
-    const int found = has_member(hook, optimizer);
-    if (found > 0) {
-        hook->optimizer = PyWeakref_NewRef(optimizer, NULL);
-        hook->foreign_to = NULL; /* an address comes again */
-    }
-    return found > 0 && hook->optimizer == NULL ? -1 : found;
 }
 
 /* A closure makes the gradients while the step runs: those that are there before it are the step
@@ -395,6 +358,13 @@ static bool is_tried_again(optimizer_hook *hook)
     return again;
 }
 
+static void add_time(monitor_object *monitor, uint64_t begin)
+{
+    const uint64_t before = monitor->hook_ns;
+    monitor_add_time(monitor, begin);
+    monitor->optimizer_ns += monitor->hook_ns - before;
+}
+
 /* step_pre(optimizer, args, kwargs) */
 static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -423,7 +393,7 @@ static PyObject *hook_step_pre(PyObject *self, PyObject *const *args, Py_ssize_t
         Py_CLEAR(hook->inv_scale);
     }
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
-    monitor_add_time(monitor, begin);
+    add_time(monitor, begin);
     return result;
 }
 
@@ -438,7 +408,7 @@ PyObject *optimizer_hook_finish(optimizer_hook *hook, PyObject *optimizer, bool 
     }
     ok = optimizer_parts_ending(hook) && ok;
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, "optimizer.step");
-    monitor_add_time(monitor, begin);
+    add_time(monitor, begin);
     hook->gradients_taken = hook->loss_is_scaled = false;
     hook->clipped_behind = 0;
     hook->begun_in = 0;
@@ -468,7 +438,7 @@ static PyObject *hook_step_post(PyObject *self, PyObject *const *args, Py_ssize_
     }
     Py_CLEAR(hook->step_frame);
     const uint64_t begin = monitor_now(monitor);
-    const bool late = monitor->collecting && monitor->config->wg_distribution &&
+    const bool late = monitor->collecting && optimizer_hook_has_gradients(hook, NULL) &&
                       !hook->gradients_taken && has_closure(args, count);
     PyObject *hidden = core_hide_from_functions(monitor->state);
     const bool ok = (!late || optimizer_hook_take_gradients(hook, args[0])) &&

@@ -36,6 +36,7 @@ typedef struct watched {
     struct tp_span *span;
     struct tp_span *local_span; /* of the gradient before the reduction */
     bool absent;                /* the process has no part of it but that gradient */
+    bool named;                 /* by a rule: no step leaves it out */
     bool duplicate;             /* its reduced gradient is recorded by another process */
     uint64_t unreduced_in;      /* the step that has its unreduced gradient, from 1; 0: none has */
     int32_t vpp_stage;
@@ -61,6 +62,7 @@ typedef struct optimizer_hook {
     uint32_t scaler_depth; /* scaler.step of a subclass may call that of its base */
     PyObject *inv_scale;   /* owned tensor, while gradients are scaled; else NULL */
     PyObject *optimizer;   /* weak reference to the one that was found so, or NULL */
+    bool names;            /* has parameters that a rule names */
     uint32_t busy; /* calls that look at the parameters: they may work with the GIL released */
     uint32_t count;
     watched *parameters;
@@ -91,6 +93,9 @@ int optimizer_hook_owns(optimizer_hook *hook, PyObject *optimizer);
 struct reading;
 bool optimizer_hook_record_rows(optimizer_hook *hook, watched *entry, const struct reading *values,
                                 int series, uint32_t micro_step);
+
+/* Whether the open step has gradients, or those of this parameter (NULL: of any). */
+bool optimizer_hook_has_gradients(const optimizer_hook *hook, const watched *entry);
 
 /* The gradients as they are now; and with the moments and parameters, as they are before a step.
  * False: an error is set. */

@@ -96,7 +96,9 @@ static bool take(optimizer_hook *hook, int series, PyObject *rows, PyObject *ten
             continue; /* of rows that have been replaced meanwhile */
         }
         watched *entry = &hook->parameters[row];
-        if (series == UNREDUCED && micro == Py_False && !is_sum(hook, entry)) {
+        const bool is_gradient = series == UNREDUCED || series == REDUCED;
+        if ((is_gradient && !optimizer_hook_has_gradients(hook, entry)) ||
+            (series == UNREDUCED && micro == Py_False && !is_sum(hook, entry))) {
             continue;
         }
         const uint32_t micro_step = micro_step_of(hook, entry, micro);
@@ -154,7 +156,8 @@ static bool is_complete(const optimizer_hook *hook)
 static bool take_accumulated(optimizer_hook *hook, PyObject *parameter, bool micro)
 {
     watched *entry = optimizer_rows_find(hook, parameter);
-    const bool wanted = entry != NULL && (micro || is_sum(hook, entry));
+    const bool wanted = entry != NULL && optimizer_hook_has_gradients(hook, entry) &&
+                        (micro || is_sum(hook, entry));
     PyObject *grad = wanted ? PyObject_GetAttr(parameter, hook->monitor->state->name_grad) : NULL;
     if (grad == NULL) {
         return !PyErr_Occurred();
@@ -171,7 +174,7 @@ PyObject *optimizer_parts_accumulated(PyObject *self, PyObject *parameter)
 {
     optimizer_hook *hook = (optimizer_hook *)self;
     monitor_object *monitor = hook->monitor;
-    if (!monitor_is_collecting(monitor) || !monitor->config->wg_distribution) {
+    if (!monitor_is_collecting(monitor) || !optimizer_hook_has_gradients(hook, NULL)) {
         Py_RETURN_NONE;
     }
     const uint64_t begin = monitor_now(monitor);

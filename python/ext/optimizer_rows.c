@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "collection.h"
 #include "recording.h"
 #include "spans.h"
 
@@ -82,6 +83,8 @@ static bool take_row(optimizer_hook *hook, PyObject *row, PyObject *last)
     if (global_name != NULL && global_name != Py_None) {
         entry->global_name = core_name(global_name);
     }
+    entry->named = entry->name != NULL && collection_is_named(hook->monitor, entry->name);
+    hook->names |= entry->named;
     return !PyErr_Occurred() && entry->name != NULL &&
            (span == NULL || span_from_python(span, &entry->span)) &&
            (local_span == NULL || span_from_python(local_span, &entry->local_span)) &&
@@ -101,6 +104,7 @@ bool optimizer_rows_take(optimizer_hook *hook, PyObject *rows)
     }
     PyObject *last = PyDict_New();
     bool ok = last != NULL;
+    hook->names = false;
     for (Py_ssize_t i = 0; ok && i < count; i++) {
         ok = take_row(hook, PyList_GetItem(rows, i), last);
     }

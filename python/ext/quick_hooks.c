@@ -8,6 +8,14 @@
 
 _Static_assert(sizeof(tp_stats) == sizeof(((tp_record *)0)->u), "a slot holds nothing else");
 
+bool quick_is_allowed(const monitor_object *monitor)
+{
+    const tp_config *config = monitor->config;
+    return config->forward_only && !config->backward_only &&
+           config->device_path != TP_DEVICE_PATH_TORCH &&
+           !reading_wants_exponents(monitor, TP_ACTIVATION);
+}
+
 bool quick_is_possible(const module_hook *hook)
 {
     const core_state *state = hook->monitor->state;

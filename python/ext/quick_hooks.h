@@ -8,6 +8,9 @@
 
 #include "module_hooks.h"
 
+/* Does the configuration of the open step let hooks do so? */
+bool quick_is_allowed(const monitor_object *monitor);
+
 /* Of a new hook: may there be such calls? */
 bool quick_is_possible(const module_hook *hook);
 

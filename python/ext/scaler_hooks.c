@@ -55,7 +55,8 @@ static PyObject *take_now(optimizer_hook *hook, PyObject *optimizer, const char 
     if (own > 0) {
         hook->gradients_taken = true;
         PyObject *hidden = core_hide_from_functions(monitor->state);
-        ok = !monitor->config->wg_distribution || optimizer_hook_take_gradients(hook, optimizer);
+        ok = !optimizer_hook_has_gradients(hook, NULL) ||
+             optimizer_hook_take_gradients(hook, optimizer);
         core_show(hidden);
     }
     PyObject *result = ok ? Py_NewRef(Py_None) : monitor_trouble(monitor, where);

@@ -32,6 +32,7 @@ void tp_config_defaults(tp_config *config, bool watch)
         .budget_bytes = UINT64_C(256) << 20,
         .wait_ms = 1000,
         .database = {.step_interval = 1},
+        .zoom = {.bytes = UINT64_C(64) << 20},
     };
     if (!watch) {
         return;

@@ -77,6 +77,20 @@ typedef struct tp_database_config {
     uint64_t rollup_steps;  /* a summary of every series for so many steps; 0: none */
 } tp_database_config;
 
+/* What watching may take of the training thread: a share of a step's time, or a time a step. Both
+ * 0: whatever it takes. */
+typedef struct tp_budget_config {
+    double share;
+    double ns;
+} tp_budget_config;
+
+/* What is recorded in addition when an incident begins. */
+typedef struct tp_zoom_config {
+    uint64_t steps; /* 0: nothing */
+    uint64_t bytes; /* of records and tensors, for one incident */
+    bool tensors;   /* the values of the tensors that the incident speaks of, too */
+} tp_zoom_config;
+
 #define TP_STAMP_SIZE 16 /* of "Dec03_21-34-40" */
 
 typedef struct tp_config {
@@ -110,6 +124,8 @@ typedef struct tp_config {
     tp_database_config database;
     bool all_exponents;
     uint32_t exponents; /* bit 1 << TP_ACTIVATION … of those of which exponents are counted */
+    tp_budget_config budget;
+    tp_zoom_config zoom;
     uint32_t ops[TP_OP_COUNT];
     uint32_t op_count;
     double eps;

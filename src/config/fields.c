@@ -131,6 +131,31 @@ static const tp_config_field journal_fields[] = {
 };
 static const tp_config_members journal_members = {journal_fields, LENGTH(journal_fields)};
 
+static const tp_config_field zoom_fields[] = {
+    {.name = "steps",
+     .read = tp_config_read_u64,
+     AT(zoom.steps),
+     .max = 1e6,
+     .fallback = "0",
+     .does = "for so many steps every module and parameter is recorded; 0: none more than is "
+             "configured"},
+    {.name = "bytes",
+     .read = tp_config_read_bytes,
+     AT(zoom.bytes),
+     .max = 1e15,
+     .type = "bytes, as in `\"64MiB\"` or `67108864`",
+     .schema = "\"anyOf\": [{\"type\": \"integer\", \"minimum\": 0}, {\"type\": \"string\", "
+               "\"pattern\": \"^[0-9]+(\\\\.[0-9]+)? *([KMG]i?)?B$\"}]",
+     .fallback = "\"64MiB\"",
+     .does = "when records and tensors of one incident have grown to this, the steps end early"},
+    {.name = "tensors",
+     .read = tp_config_read_bool,
+     AT(zoom.tensors),
+     .fallback = "false",
+     .does = "the values of the tensors that the incident speaks of, too, as `zoom/*.safetensors`"},
+};
+static const tp_config_members zoom_members = {zoom_fields, LENGTH(zoom_fields)};
+
 static const char *const format_words[] = {"tensorboard", "csv", "sqlite", "api", "database", NULL};
 static const char *const input_grad_words[] = {"module", "tensor", NULL};
 static const char *const device_path_words[] = {"native", "torch", NULL};
@@ -375,6 +400,21 @@ static const tp_config_field root_fields[] = {
      .fallback = "0",
      .does = "every so many steps compare the parameters that several ranks have, bit by bit, by "
              "one small all-gather; 0: never"},
+    {.name = "budget",
+     .read = tp_config_read_budget,
+     AT(budget),
+     .type = "a share or a time, as in `\"1%\"` or `\"5ms\"`",
+     .schema =
+         "\"type\": \"string\", \"pattern\": \"^(?=.*[1-9])(([0-9]{1,2}(\\\\.[0-9]+)?|100) *%|"
+         "[0-9]+(\\\\.[0-9]+)? *(us|ms|s))$\"",
+     .does = "what watching may take of each step in the training's thread: costly quantities are "
+             "recorded in fewer steps to keep it; not given: all in every step"},
+    {.name = "zoom",
+     .read = tp_config_read_members,
+     .nest = TP_NEST_OBJECT,
+     .members = &zoom_members,
+     .fallback = "{}",
+     .does = "what to record in addition when something goes wrong"},
     {.name = "strict",
      .read = tp_config_read_bool,
      AT(strict),

@@ -22,6 +22,10 @@ tp_config_reader tp_config_read_database;
 /* Into tp_selection. */
 tp_config_reader tp_config_read_selection;
 
+/* Into tp_budget_config; into uint64_t. */
+tp_config_reader tp_config_read_budget;
+tp_config_reader tp_config_read_bytes;
+
 /* Into char *: a URL of any kind, or a text that stands for one. */
 tp_config_reader tp_config_read_url;
 

@@ -78,6 +78,10 @@ tp_status tp_monitor_view(tp_monitor *monitor, tp_batch *batch);
 /* The optimizer makes no update in the open step. Before tp_monitor_step. */
 void tp_monitor_mark_skipped(tp_monitor *monitor);
 
+/* Quantities (bits 1 << TP_ACTIVATION …) that the open step and those that follow leave out. Not
+ * beside calls that end a step. */
+void tp_monitor_set_left_out(tp_monitor *monitor, uint32_t quantities);
+
 /* How many training forwards the step that is about to end has seen. Before tp_monitor_step. */
 void tp_monitor_set_micro_steps(tp_monitor *monitor, uint32_t micro_steps);
 

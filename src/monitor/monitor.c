@@ -9,6 +9,7 @@
 #include "monitor/box.h"
 #include "monitor/configs.h"
 #include "monitor/console.h"
+#include "monitor/forks.h"
 #include "monitor/hooks.h"
 #include "monitor/resume.h"
 #include "monitor/run.h"
@@ -33,53 +34,27 @@ struct tp_monitor {
     tp_run_info run;
     int32_t pp_stage;
     uint32_t micro_steps;
-    uint32_t flags; /* TP_BATCH_… of the open step */
-    unsigned generation;
+    uint32_t flags;     /* TP_BATCH_… of the open step */
+    uint32_t left_out;  /* as in a tp_batch */
     uint64_t opened_ns; /* monotonic clock */
     atomic_bool closing;
     atomic_ullong hook_ns, errors, skipped;
     char base[TP_PATH_MAX];
     char directory[TP_PATH_MAX];
-    tp_monitor *next; /* in the list of open monitors */
+    tp_fork_link fork;
 };
-
-/* A forked child counts as the next generation: monitors of an earlier one are its parent's. */
-static atomic_uint generation;
-static tp_monitor *open_monitors;
-static pthread_mutex_t open_monitors_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&open_monitors_lock);
-}
-
-static void after_fork_in_parent(void)
-{
-    pthread_mutex_unlock(&open_monitors_lock);
-}
-
-/* The child has one thread and a copy of everything, in whatever state the other threads left it:
- * it lets go of the lock file and touches nothing else, ever. */
-static void after_fork_in_child(void)
-{
-    atomic_fetch_add(&generation, 1);
-    for (tp_monitor *monitor = open_monitors; monitor != NULL; monitor = monitor->next) {
-        tp_writer_abandon(monitor->writer);
-        tp_box_abandon(monitor->box);
-    }
-    open_monitors = NULL;
-    pthread_mutex_unlock(&open_monitors_lock);
-}
-
-static void watch_forks(void)
-{
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-}
 
 static bool is_inherited(const tp_monitor *monitor)
 {
-    return monitor->generation != atomic_load_explicit(&generation, memory_order_relaxed);
+    return tp_forks_is_inherited(&monitor->fork);
+}
+
+/* In a forked child. */
+static void abandon(void *context)
+{
+    const tp_monitor *monitor = context;
+    tp_writer_abandon(monitor->writer);
+    tp_box_abandon(monitor->box);
 }
 
 void tp_monitor_defaults(tp_monitor_options *options)
@@ -128,6 +103,7 @@ static tp_step *begin_step(tp_monitor *monitor, tp_step *step)
     header->rank = monitor->run.rank;
     header->attempt = monitor->run.attempt;
     header->pp_stage = monitor->pp_stage;
+    header->left_out = monitor->left_out;
     return step;
 }
 
@@ -161,9 +137,8 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
         return status;
     }
     monitor->first_step = config_of(monitor)->start_step;
-    pthread_once(&fork_once, watch_forks);
+    tp_forks_begin(&monitor->fork);
     pthread_mutex_init(&monitor->step_lock, NULL);
-    monitor->generation = atomic_load(&generation);
     monitor->step_number = options->start_step;
     monitor->run.rank = options->rank;
     monitor->pp_stage = options->pp_stage;
@@ -207,10 +182,9 @@ tp_status tp_monitor_open(tp_monitor **out, const tp_monitor_options *options, t
         free_monitor(monitor);
         return status;
     }
-    pthread_mutex_lock(&open_monitors_lock);
-    monitor->next = open_monitors;
-    open_monitors = monitor;
-    pthread_mutex_unlock(&open_monitors_lock);
+    monitor->fork.abandon = abandon;
+    monitor->fork.context = monitor;
+    tp_forks_add(&monitor->fork);
     *out = monitor;
     return TP_OK;
 }
@@ -290,6 +264,14 @@ void tp_monitor_count_error(tp_monitor *monitor)
 void tp_monitor_mark_skipped(tp_monitor *monitor)
 {
     monitor->flags |= TP_BATCH_SKIPPED;
+}
+
+void tp_monitor_set_left_out(tp_monitor *monitor, uint32_t quantities)
+{
+    monitor->left_out = quantities;
+    if (monitor->step != NULL) {
+        tp_step_header(monitor->step)->left_out = quantities;
+    }
 }
 
 void tp_monitor_set_micro_steps(tp_monitor *monitor, uint32_t micro_steps)
@@ -540,14 +522,7 @@ tp_status tp_monitor_close(tp_monitor **out)
         return TP_ERR_STATE; /* all of it belongs to the parent, locked mutexes included */
     }
     tp_status status = tp_monitor_finish(monitor);
-    pthread_mutex_lock(&open_monitors_lock);
-    for (tp_monitor **link = &open_monitors; *link != NULL; link = &(*link)->next) {
-        if (*link == monitor) {
-            *link = monitor->next;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&open_monitors_lock);
+    tp_forks_remove(&monitor->fork);
     tp_writer_free(monitor->writer);
     free_monitor(monitor);
     return status;

@@ -225,6 +225,31 @@ static void test_plain_fields(void **state)
     tp_config_free(&c);
 }
 
+static void test_amounts(void **state)
+{
+    static const struct {
+        const char *text;
+        double share, ns;
+        uint64_t bytes;
+    } amounts[] = {
+        {"{\"budget\": \"1%\", \"zoom\": {\"bytes\": \"64MiB\"}}", 0.01, 0, 67108864},
+        {"{\"budget\": \"0.25 %\", \"zoom\": {\"bytes\": 12}}", 0.0025, 0, 12},
+        {"{\"budget\": \"5ms\", \"zoom\": {\"bytes\": \"1.5 KB\"}}", 0, 5e6, 1500},
+        {"{\"budget\": \"200 us\", \"zoom\": {\"bytes\": \"7B\"}}", 0, 2e5, 7},
+        {"{\"budget\": \"1.5s\", \"zoom\": {\"bytes\": \"2GiB\"}}", 0, 1.5e9, UINT64_C(2) << 30},
+        {"{\"zoom\": {}}", 0, 0, 67108864},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof amounts / sizeof amounts[0]; i++) {
+        tp_config c = read_good(amounts[i].text, true);
+        assert_true(fabs(c.budget.share - amounts[i].share) < 1e-12);
+        assert_true(fabs(c.budget.ns - amounts[i].ns) < 1e-3);
+        assert_int_equal(c.zoom.bytes, amounts[i].bytes);
+        assert_int_equal(c.zoom.steps, 0);
+        tp_config_free(&c);
+    }
+}
+
 static void test_rules(void **state)
 {
     (void)state;
@@ -540,6 +565,7 @@ int main(void)
         cmocka_unit_test(test_targets),
         cmocka_unit_test(test_who_names_no_module_wants_every_module),
         cmocka_unit_test(test_plain_fields),
+        cmocka_unit_test(test_amounts),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_steps_and_switches),
         cmocka_unit_test(test_rules),
