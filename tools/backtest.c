@@ -13,6 +13,8 @@
 #include "journal/find.h"
 #include "monitor/rule_options.h"
 #include "tensorprobe/reader.h"
+#include "tools/backtest_ranks.h"
+#include "tools/calls.h"
 
 #define EXAMPLES 3 /* shown of each rule and journal */
 
@@ -21,8 +23,8 @@ static const char help[] =
     "\n"
     "Runs the alert.rules of the configuration file RULES over what was recorded in DIRECTORY (a\n"
     "rank's, a run's, or one with many runs), and prints for each rule how often it would have\n"
-    "fired, and where first; then the incidents that the alerts would have made. Nothing is\n"
-    "written.\n"
+    "fired, and where first; then the incidents that the alerts would have made. ReplicaDrift and\n"
+    "CommStraggler are run over all ranks of a run together. Nothing is written.\n"
     "\n"
     "  --list  instead, for programs: a line for each step with alerts (\"alerts\", journal, "
     "step,\n"
@@ -286,15 +288,20 @@ static tp_status run_rules(const tp_config *config, const char *directory, bool 
 static tp_status run_all(const tp_config *config, char **directories, int count, bool list,
                          score *total, uint64_t *steps, tp_error *error)
 {
-    tp_status status = TP_OK;
-    for (int i = 0; status == TP_OK && i < count; i++) {
-        tp_journals journals = {NULL, 0};
-        status = tp_journals_find(&journals, directories[i], error);
-        for (uint32_t j = 0; status == TP_OK && j < journals.count; j++) {
-            status = run_rules(config, journals.directories[j], list, total, steps, error);
-        }
-        tp_journals_free(&journals);
+    tp_ranks_score between[TP_RULE_COUNT + 1] = {{0, 0}};
+    tp_journals journals = {NULL, 0};
+    tp_status status = tp_tool_find_all(directories, count, &journals, error);
+    for (uint32_t i = 0; status == TP_OK && i < journals.count; i++) {
+        status = run_rules(config, journals.directories[i], list, total, steps, error);
     }
+    if (status == TP_OK) {
+        status = tp_backtest_ranks(config, &journals, list, between, error);
+    }
+    for (uint32_t i = 0; i <= TP_RULE_COUNT; i++) {
+        total[i].alerts += between[i].alerts;
+        total[i].steps += between[i].steps;
+    }
+    tp_journals_free(&journals);
     return status;
 }
 

@@ -37,8 +37,7 @@ static bool read_steps(const char *text, uint64_t *first, uint64_t *last)
     return *end == '\0' && errno == 0 && *first <= *last;
 }
 
-/* The journals of all directories in one list. */
-static tp_status find_all(char **directories, int count, tp_journals *all, tp_error *error)
+tp_status tp_tool_find_all(char **directories, int count, tp_journals *all, tp_error *error)
 {
     tp_status status = TP_OK;
     for (int i = 0; status == TP_OK && i < count; i++) {
@@ -94,7 +93,7 @@ bool tp_tool_load_calls(int argc, char **argv, const char *help, bool *json, tp_
     tp_journals journals = {0};
     tp_error error = {0};
     memset(calls, 0, sizeof *calls);
-    tp_status status = find_all(argv + optind, argc - optind, &journals, &error);
+    tp_status status = tp_tool_find_all(argv + optind, argc - optind, &journals, &error);
     if (status == TP_OK) {
         status = tp_calls_load(calls, &journals, first, last, &error);
     }

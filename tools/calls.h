@@ -9,4 +9,7 @@
 bool tp_tool_load_calls(int argc, char **argv, const char *help, bool *json, tp_calls *calls,
                         int *result);
 
+/* The journals in all of these directories in one list, to be freed in any case. all: zeroed. */
+tp_status tp_tool_find_all(char **directories, int count, tp_journals *all, tp_error *error);
+
 #endif

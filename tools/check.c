@@ -289,6 +289,14 @@ static void print_rule(const tp_rule_config *rule)
     case TP_RULE_STALLED_STEP:
         printf("no step ends for %g s", rule->threshold);
         break;
+    case TP_RULE_REPLICA_DRIFT:
+        printf("ranks have different values of the same parameter (replica_check; analyse)");
+        break;
+    case TP_RULE_COMM_STRAGGLER:
+        printf("a rank was waited for in more than %g %% of the time of %" PRIu32
+               " steps (backtest)",
+               100 * rule->threshold, rule->window);
+        break;
     default:
         printf("%s passes %g for %" PRIu64 " step%s", tp_rule_name(rule->rule), rule->threshold,
                rule->min_samples, tp_plural(rule->min_samples));

@@ -33,7 +33,8 @@ static const char help[] =
     "            {\"rule_name\": \"WeightUpdateRatio\"},\n"                                        \
     "            {\"rule_name\": \"UnchangedTensor\"},\n"                                          \
     "            {\"rule_name\": \"DeadUnits\"},\n"                                                \
-    "            {\"rule_name\": \"StalledStep\"}\n"                                               \
+    "            {\"rule_name\": \"StalledStep\"},\n"                                              \
+    "            {\"rule_name\": \"ReplicaDrift\"}\n"                                              \
     "        ]\n"                                                                                  \
     "    },\n"
 

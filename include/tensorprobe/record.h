@@ -153,7 +153,9 @@ typedef struct tp_alert {
 #define TP_RULE_OVERFLOW_SHARE 14
 #define TP_RULE_MOMENTUM_AGAINST_GRADIENT 15
 #define TP_RULE_STALLED_STEP 16
-#define TP_RULE_COUNT 16 /* the largest of them */
+#define TP_RULE_REPLICA_DRIFT 17
+#define TP_RULE_COMM_STRAGGLER 18
+#define TP_RULE_COUNT 18 /* the largest of them */
 
 /* How bad it is. */
 #define TP_SEVERITY_NOTICE 1   /* something to know: a dead unit, a skipped step */

@@ -148,6 +148,9 @@ PyObject *core_inert_hook(PyObject *module, PyObject *unused);
 
 /* _core.find_journals(directory): those in and below it. */
 PyObject *core_find_journals(PyObject *module, PyObject *path);
+
+/* _core.find_drift(directories): where the ranks of one run part. */
+PyObject *core_find_drift(PyObject *module, PyObject *list);
 PyObject *core_export_journal(PyObject *module, PyObject *args);
 
 #endif

@@ -366,6 +366,9 @@ static PyMethodDef module_methods[] = {
      "torch.histc; exponents_negative and exponents_positive, whose element k counts the numbers "
      "with 2**(k - 160) <= |x| < 2**(k - 159); a hash of the bits that doesn't depend on strides. "
      "threads share a tensor of 1 MiB or more; the values don't depend on them."},
+    {"find_drift", core_find_drift, METH_O,
+     "find_drift(directories, /)\n--\n\nThe first step in which a parameter that several ranks "
+     "have isn't the same in all of their journals (a list of bytes); None: there is none."},
     {"find_journals", core_find_journals, METH_O,
      "find_journals(directory, /)\n--\n\nThe directories in and below this one that hold a "
      "journal."},

@@ -2,6 +2,7 @@
  * consumer, on its thread and without Python's lock. */
 #include <string.h>
 
+#include "arrow/drift.h"
 #include "arrow/query.h"
 #include "base/mem.h"
 #include "core.h"
@@ -256,6 +257,32 @@ PyObject *core_find_journals(PyObject *Py_UNUSED(module), PyObject *path)
     }
     tp_journals_free(&found);
     return list;
+}
+
+PyObject *core_find_drift(PyObject *Py_UNUSED(module), PyObject *list)
+{
+    tp_drift_options options = {0};
+    tp_drift found;
+    tp_error error = {0};
+    tp_status status;
+    const char **directories = texts_of(list, &options.directory_count);
+    if (directories == NULL) {
+        return NULL;
+    }
+    options.directories = directories;
+    Py_BEGIN_ALLOW_THREADS;
+    status = tp_drift_find(&options, &found, &error);
+    Py_END_ALLOW_THREADS;
+    tp_free(directories);
+    if (status == TP_END) {
+        Py_RETURN_NONE;
+    }
+    return status != TP_OK
+               ? core_raise(status, &error)
+               : Py_BuildValue("{s:K,s:s,s:s,s:I,s:I,s:K}", "step", (unsigned long long)found.step,
+                               "name", found.name, "quantity", tp_quantity_name(found.quantity),
+                               "rank", found.rank, "other", found.other, "parameters",
+                               (unsigned long long)found.parameters);
 }
 
 static PyMethodDef table_methods[] = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 _TOLERANCE = 0.01
+_SHOWN = 8  # parameters of one check that have a number of their own
 
 
 def _device(distributed: Any, group: Any) -> Any:
@@ -242,6 +243,10 @@ class ReplicaCheck:
         own_rank = this_rank()
         different = [key for key, contents in found.items() if len(contents) > 1]
         self._monitor.log_scalar("replica_check.different", float(len(different)))
+        for key in [key for key in names if len(found[key]) > 1][:_SHOWN]:  # in the model's order
+            counts = [len(ranks) for ranks in found[key].values()]
+            others = float(sum(counts) - max(counts))
+            self._monitor.log_scalar(f"replica_check.differs.{names[key][0]}", others)
         told: dict[str, list[str]] = defaultdict(list)
         for key in different:
             holders = sorted(found[key].values(), key=lambda ranks: (-len(ranks), ranks))

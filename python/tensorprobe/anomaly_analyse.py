@@ -14,6 +14,7 @@ import argparse
 import ast
 import heapq
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -123,16 +124,41 @@ def find_files(directory: Path) -> list[Path]:
     )
 
 
-def read_journals(directory: Path) -> tuple[list[Found], list[int]]:
-    """Return the alerts and incidents of the latest run in a directory, and its ranks.
+def latest_run(directory: Path) -> list[Journal]:
+    """Return the journals of the latest run in a directory.
 
     Raises FileNotFoundError when there is no journal.
     """
     journals = [Journal(found) for found in _core.find_journals(str(directory))]
     latest = max(journals, key=lambda journal: journal.run["start_wall_ns"]).run["run_id"]
-    own = [journal for journal in journals if journal.run["run_id"] == latest]
+    return [journal for journal in journals if journal.run["run_id"] == latest]
+
+
+def read_journals(directory: Path) -> tuple[list[Found], list[int]]:
+    """Return the alerts and incidents of the latest run in a directory, and its ranks.
+
+    Raises FileNotFoundError when there is no journal.
+    """
+    own = latest_run(directory)
     found = [item for journal in own for item in read_journal(journal)]
     return found, sorted({int(journal.run["rank"]) for journal in own})
+
+
+def drift_of(journals: list[Journal]) -> list[str]:
+    """Say where the ranks' parameters part, if they do."""
+    if len(journals) < 2:
+        return []
+    found = _core.find_drift([os.fsencode(journal.directory) for journal in journals])
+    if found is None:
+        return []
+    others = found["parameters"] - 1
+    more = f", and {others} more parameter{'' if others == 1 else 's'}" if others else ""
+    when = "before" if found["quantity"] == "param_origin" else "after"
+    return [
+        "",
+        f"ReplicaDrift: {when} the update of step {found['step']} rank {found['rank']} has another "
+        f"{found['name']} than rank {found['other']}{more}. Look at what happens on one rank alone",
+    ]
 
 
 def anomaly_of(found: Found) -> tuple[str, Anomaly]:
@@ -281,7 +307,7 @@ def _show(given: argparse.Namespace, anomalies: list[tuple[str, Anomaly]], ranks
 
 
 def _report(given: argparse.Namespace, found: list[Found], ranks: list[int]) -> bool:
-    lines = report(found, ranks, given.step, given.topk)
+    lines = report(found, ranks, given.step, given.topk) + drift_of(latest_run(given.data_path))
     print("\n" + "\n".join(lines))
     path = (given.out_path or given.data_path) / "anomaly_analyse.txt"
     return _write(path, "\n".join(lines) + "\n")

@@ -251,6 +251,7 @@ static const tp_column merged[] = {
     AT("parts", I32, MERGED, tp_merged, parts),
     AT("records", I32, MERGED, tp_merged, records),
     AT("missing", I64, MERGED, tp_merged, missing),
+    AT("different", I32, MERGED, tp_merged, different),
     OF_COUNTS,
     OF_EXTREMES,
     OF_SUMS,

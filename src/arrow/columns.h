@@ -42,8 +42,11 @@ typedef struct tp_row_source {
 /* What a row of a parameter has been put together from. */
 typedef struct tp_merged {
     uint32_t parts;
-    uint32_t records; /* copies of parts included */
-    int64_t missing;  /* elements of which no part is there */
+    uint32_t records;   /* copies of parts included */
+    int64_t missing;    /* elements of which no part is there */
+    uint32_t different; /* copies whose statistics aren't those of the first one of their part */
+    uint32_t other;     /* the rank of the first of these */
+    uint32_t first;     /* and of the copy that it differs from */
 } tp_merged;
 
 /* Elements of a value that have one exponent. */

@@ -20,6 +20,12 @@ typedef struct whole {
     tp_merged merged;
 } whole;
 
+/* A part as its first copy has it. */
+typedef struct part {
+    tp_stats stats;
+    uint32_t rank;
+} part;
+
 struct tp_merger {
     tp_merger_options options;
     source *sources; /* of all runs, opened by and by */
@@ -28,7 +34,8 @@ struct tp_merger {
     bool in_run;
     bool new_run;
     tp_map names; /* what a whole is of → its place */
-    tp_map spans; /* likewise, and of which part: copies are left out */
+    tp_map spans; /* likewise, and of which part → its place: copies are left out */
+    tp_buf parts;
     tp_buf wholes;
     tp_buf rows;
     tp_buf scratch;
@@ -69,6 +76,7 @@ void tp_merger_close(tp_merger *merger)
     }
     tp_map_free(&merger->names);
     tp_map_free(&merger->spans);
+    tp_buf_free(&merger->parts);
     tp_buf_free(&merger->wholes);
     tp_buf_free(&merger->rows);
     tp_buf_free(&merger->scratch);
@@ -215,10 +223,24 @@ static whole *find_whole(tp_merger *m, const tp_key *key, const tp_record *recor
     return (whole *)(void *)m->wholes.data + place;
 }
 
-static tp_status add_record(tp_merger *m, const tp_key *key, const tp_record *record)
+/* Copies have the same elements, and so the same bits of everything. */
+static void compare_copy(const tp_merger *m, whole *into, uint32_t place, uint32_t rank,
+                         const tp_record *record)
+{
+    const part *first = (const part *)(const void *)m->parts.data + place;
+    if (first->rank == rank || memcmp(&first->stats, &record->u.stats, sizeof first->stats) == 0) {
+        return;
+    }
+    if (into->merged.different++ == 0) {
+        into->merged.other = rank;
+        into->merged.first = first->rank;
+    }
+}
+
+static tp_status add_record(tp_merger *m, const tp_key *key, uint32_t rank, const tp_record *record)
 {
     whole *into = find_whole(m, key, record);
-    uint32_t unused = 0;
+    uint32_t place = 0;
     if (into == NULL) {
         return TP_ERR_NOMEM;
     }
@@ -229,10 +251,17 @@ static tp_status add_record(tp_merger *m, const tp_key *key, const tp_record *re
         return TP_ERR_NOMEM;
     }
     into->merged.records++;
-    if (tp_map_get(&m->spans, m->scratch.data, m->scratch.size, &unused) == TP_OK) {
+    if (tp_map_get(&m->spans, m->scratch.data, m->scratch.size, &place) == TP_OK) {
+        if (key->span != NULL && key->span->copies > 1) {
+            compare_copy(m, into, place, rank, record);
+        }
         return TP_OK; /* a copy of what has been added */
     }
-    if (tp_map_set(&m->spans, m->scratch.data, m->scratch.size, 0) != TP_OK) {
+    const part first = {record->u.stats, rank};
+    place = (uint32_t)(m->parts.size / sizeof first);
+    tp_buf_put(&m->parts, &first, sizeof first);
+    if (m->parts.failed ||
+        tp_map_set(&m->spans, m->scratch.data, m->scratch.size, place) != TP_OK) {
         return TP_ERR_NOMEM;
     }
     tp_stats_merge(&into->record.u.stats, &record->u.stats);
@@ -251,7 +280,7 @@ static tp_status add_batch(tp_merger *m, const source *from)
         if (key != NULL && record->kind == TP_RECORD_STATS && record->state == TP_SLOT_DONE &&
             is_of_whole(key->quantity) && tp_selection_has_key(&m->options.selection, key) &&
             tp_selection_has_record(&m->options.selection, record)) {
-            status = add_record(m, key, record);
+            status = add_record(m, key, batch->rank, record);
         }
     }
     return status;
@@ -315,6 +344,7 @@ tp_status tp_merger_next(tp_merger *merger, tp_merged_step *out, tp_error *error
     }
     tp_map_free(&merger->names);
     tp_map_free(&merger->spans);
+    tp_buf_clear(&merger->parts);
     tp_buf_clear(&merger->wholes);
     tp_buf_clear(&merger->rows);
     *out = (tp_merged_step){.count = 0};

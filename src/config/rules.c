@@ -56,6 +56,8 @@ static const struct known_rule {
     {TP_RULE_OVERFLOW_SHARE, MAY_THRESHOLD | MAY_SAMPLES | MAY_DTYPE, 1e-6, 1e-12, 1, 0},
     {TP_RULE_MOMENTUM_AGAINST_GRADIENT, MAY_THRESHOLD | MAY_SAMPLES, 0.2, 0, 5, 0},
     {TP_RULE_STALLED_STEP, MAY_THRESHOLD, 1800, 0.1, 1, 0},
+    {TP_RULE_REPLICA_DRIFT, 0, NAN, 0, 1, 0},
+    {TP_RULE_COMM_STRAGGLER, MAY_THRESHOLD | MAY_SAMPLES | MAY_WINDOW, 0.1, 0, 8, 32},
 };
 
 _Static_assert(LENGTH(known_rules) == TP_RULE_COUNT, "in the order of their numbers");
@@ -63,10 +65,10 @@ _Static_assert(LENGTH(known_rules) == TP_RULE_COUNT, "in the order of their numb
 void tp_config_default_rules(tp_config *config)
 {
     /* tp_config_default_rules_text names them, too. bench/diagnosis.py is what chose them. */
-    static const uint32_t rules[] = {TP_RULE_ANOMALY_NAN,         TP_RULE_LOSS_SPIKE,
-                                     TP_RULE_GRAD_NORM_SPIKE,     TP_RULE_VARIANCE_BOUNDS,
-                                     TP_RULE_WEIGHT_UPDATE_RATIO, TP_RULE_UNCHANGED_TENSOR,
-                                     TP_RULE_DEAD_UNITS,          TP_RULE_STALLED_STEP};
+    static const uint32_t rules[] = {
+        TP_RULE_ANOMALY_NAN,     TP_RULE_LOSS_SPIKE,          TP_RULE_GRAD_NORM_SPIKE,
+        TP_RULE_VARIANCE_BOUNDS, TP_RULE_WEIGHT_UPDATE_RATIO, TP_RULE_UNCHANGED_TENSOR,
+        TP_RULE_DEAD_UNITS,      TP_RULE_STALLED_STEP,        TP_RULE_REPLICA_DRIFT};
     config->rule_count = LENGTH(rules);
     for (size_t i = 0; i < LENGTH(rules); i++) {
         const struct known_rule *known = &known_rules[rules[i] - 1];
@@ -81,7 +83,8 @@ const char tp_config_default_rules_text[] =
     "[{\"rule_name\": \"AnomalyNan\"}, {\"rule_name\": \"LossSpike\"}, "
     "{\"rule_name\": \"GradNormSpike\"}, {\"rule_name\": \"VarianceBounds\"}, "
     "{\"rule_name\": \"WeightUpdateRatio\"}, {\"rule_name\": \"UnchangedTensor\"}, "
-    "{\"rule_name\": \"DeadUnits\"}, {\"rule_name\": \"StalledStep\"}]";
+    "{\"rule_name\": \"DeadUnits\"}, {\"rule_name\": \"StalledStep\"}, "
+    "{\"rule_name\": \"ReplicaDrift\"}]";
 
 static const char *const dtypes[] = {"float16",         "bfloat16",         "float32",
                                      "float8_e4m3fn",   "float8_e5m2",      "float8_e4m3fnuz",
@@ -135,7 +138,8 @@ static const tp_config_field argument_fields[] = {
              "times smaller or larger. AllZero (1), DeadUnits (0.95): the share of zeros. "
              "Saturated (0.95), UnderflowShare (0.1), OverflowShare (1e-6): the share that is "
              "reached. MomentumAgainstGradient (0.2): the share of equal signs. WeightUpdateRatio "
-             "(0.05): the change of a norm in one step. StalledStep (1800): seconds"},
+             "(0.05): the change of a norm in one step. StalledStep (1800): seconds. CommStraggler "
+             "(0.1): the share of the time in which a rank was waited for"},
     {.name = "mode",
      .read = tp_config_read_word,
      .offset = offsetof(rule_draft, mode),
@@ -153,7 +157,8 @@ static const tp_config_field argument_fields[] = {
          "how many earlier finite values a rule needs before it speaks: AnomalyTurbulence 1, "
          "by factor 20; Exploding, Vanishing, LossSpike, GradNormSpike, VarianceBounds, "
          "WeightUpdateRatio 16. AllZero, UnchangedTensor, DeadUnits, Saturated, UnderflowShare, "
-         "MomentumAgainstGradient: how many steps it has to last (5); OverflowShare: 1"},
+         "MomentumAgainstGradient: how many steps it has to last (5); OverflowShare: 1. "
+         "CommStraggler: how many collectives of a window have to be known (8)"},
     {.name = "window",
      .read = tp_config_read_u32,
      .offset = offsetof(rule_draft, window),
@@ -161,7 +166,8 @@ static const tp_config_field argument_fields[] = {
      .max = WINDOW_MAX,
      .does =
          "Exploding, Vanishing, LossSpike, GradNormSpike, VarianceBounds, WeightUpdateRatio: how "
-         "many earlier values the median is taken of (32)"},
+         "many earlier values the median is taken of (32). CommStraggler: how many steps are "
+         "looked at together (32)"},
     {.name = "dtype",
      .read = read_dtype,
      .offset = offsetof(rule_draft, dtype),

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "record/names.h"
 #include "tensor/dtype.h"
 #include "tensorprobe/record.h"
 
@@ -58,6 +59,11 @@ static int describe_share(const tp_alert *alert, const char *many, char *text, u
                         100 * value, samples, many);
     case TP_RULE_STALLED_STEP:
         return snprintf(text, size, "is the last one, and since then %.0f s have gone", value);
+    case TP_RULE_REPLICA_DRIFT:
+        return snprintf(text, size, "%.0f rank%s other values of it than the others", value,
+                        value == 1 ? " has" : "s have");
+    case TP_RULE_COMM_STRAGGLER:
+        return snprintf(text, size, "this rank was waited for in %.3g %% of the time", 100 * value);
     default:
         return -1;
     }
@@ -247,6 +253,17 @@ uint64_t tp_incident_describe(const tp_record *record, const tp_key *key, const 
             incident->value, name[0] != '\0' ? name : "the root module's",
             of_what != NULL ? of_what : "?", record->micro_step, record->call,
             incident->first_step);
+        return finish(&to);
+    }
+    const char *replica = tp_replica_parameter(key->name);
+    if (incident->rule == TP_RULE_REPLICA_DRIFT && replica != NULL) {
+        put(&to, "ReplicaDrift: %s: %s", replica, what);
+        if (incident->series > 1) {
+            put(&to, "; %" PRIu64 " more parameter%s", incident->series - 1,
+                tp_plural(incident->series - 1));
+        }
+        put(&to, ". Look at what happens on that rank alone: to its gradients behind the "
+                 "reduction, or to its weights");
         return finish(&to);
     }
     const char *rule = tp_rule_name(incident->rule);

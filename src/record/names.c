@@ -34,6 +34,8 @@ const char *const tp_rule_names[] = {NULL,
                                      "OverflowShare",
                                      "MomentumAgainstGradient",
                                      "StalledStep",
+                                     "ReplicaDrift",
+                                     "CommStraggler",
                                      NULL};
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -87,6 +89,17 @@ const char *tp_role_name(uint32_t role)
 const char *tp_rule_name(uint32_t rule)
 {
     return rule <= TP_RULE_COUNT ? tp_rule_names[rule] : NULL;
+}
+
+bool tp_is_replica_check(const char *scalar)
+{
+    return strncmp(scalar, "replica_check.", strlen("replica_check.")) == 0;
+}
+
+const char *tp_replica_parameter(const char *scalar)
+{
+    static const char prefix[] = "replica_check.differs.";
+    return strncmp(scalar, prefix, strlen(prefix)) == 0 ? scalar + strlen(prefix) : NULL;
 }
 
 double tp_stats_op(const tp_stats *stats, uint32_t op)

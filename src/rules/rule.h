@@ -29,6 +29,8 @@ typedef struct tp_judgement {
 typedef struct tp_rule {
     uint32_t rule;       /* TP_RULE_… */
     uint32_t quantities; /* bits TP_QUANTITY of those that it looks at; 0: all */
+    bool checks; /* of the numbers that checks over ranks log, it looks at those of parameters that
+                    differ, and at no others; else at none of them */
 
     /* Bytes that the rule keeps for each place that returns every step, and for all of them
      * together, multiples of 8; zeroed at first. NULL: none. */
@@ -63,5 +65,6 @@ extern const tp_rule tp_rule_gradient_norm;
 extern const tp_rule tp_rule_underflow;
 extern const tp_rule tp_rule_overflow;
 extern const tp_rule tp_rule_momentum;
+extern const tp_rule tp_rule_replicas;
 
 #endif

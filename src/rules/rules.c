@@ -5,13 +5,14 @@
 
 #include "base/map.h"
 #include "base/mem.h"
+#include "record/names.h"
 #include "rules/rule.h"
 
 static const tp_rule *const table[] = {
     &tp_rule_nan,        &tp_rule_turbulence,   &tp_rule_exploding, &tp_rule_vanishing,
     &tp_rule_loss_spike, &tp_rule_all_zero,     &tp_rule_unchanged, &tp_rule_dead_units,
     &tp_rule_saturated,  &tp_rule_update_ratio, &tp_rule_variance,  &tp_rule_gradient_norm,
-    &tp_rule_underflow,  &tp_rule_overflow,     &tp_rule_momentum,
+    &tp_rule_underflow,  &tp_rule_overflow,     &tp_rule_momentum,  &tp_rule_replicas,
 };
 
 #define TABLE_LENGTH (sizeof table / sizeof table[0])
@@ -144,6 +145,27 @@ void tp_rules_free(tp_rules *rules)
     tp_free(rules);
 }
 
+/* Whether the rule is one for what has this key, whose name is given as targets mean it. */
+static bool is_for(const active_rule *active, const place *new, const tp_key *key)
+{
+    const uint32_t quantities = active->rule->quantities;
+    if (quantities != 0 && (quantities & TP_QUANTITY(new->quantity)) == 0) {
+        return false;
+    }
+    tp_key meant = {.name = ""};
+    if (key != NULL) {
+        meant = *key;
+        const bool is_check = key->quantity == TP_SCALAR && tp_is_replica_check(key->name);
+        const char *parameter = is_check ? tp_replica_parameter(key->name) : NULL;
+        if (active->rule->checks ? parameter == NULL : is_check) {
+            return false;
+        }
+        meant.name = parameter != NULL ? parameter : key->name;
+    }
+    return active->options.applies == NULL ||
+           (key != NULL && active->options.applies(active->options.context, &meant));
+}
+
 static place describe(const tp_rules *rules, const place_name *name)
 {
     const tp_key *key = tp_registry_key(rules->registry, name->key);
@@ -156,11 +178,7 @@ static place describe(const tp_rules *rules, const place_name *name)
         return new; /* 0 / 0 wherever nothing has happened yet; the moments tell what is wrong */
     }
     for (uint32_t i = 0; i < rules->rule_count; i++) {
-        const tp_rule_options *options = &rules->rules[i].options;
-        const uint32_t quantities = rules->rules[i].rule->quantities;
-        if ((quantities == 0 || (quantities & TP_QUANTITY(new.quantity)) != 0) &&
-            (options->applies == NULL ||
-             (key != NULL && options->applies(options->context, key)))) {
+        if (is_for(&rules->rules[i], &new, key)) {
             new.applies |= UINT64_C(1) << i;
         }
     }

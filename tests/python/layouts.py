@@ -442,7 +442,11 @@ def layouts(world: int) -> dict[str, Layout]:
     bf16 = torch.bfloat16
     micro = {"monitor_mbs_grad": True}
     adam = {"ur_distribution": True, "mg_direction": True}
-    checks: dict[str, Any] = {"self_check": True, "replica_check": 2}
+    checks: dict[str, Any] = {
+        "self_check": True,
+        "replica_check": 2,
+        "alert": {"rules": [{"rule_name": "ReplicaDrift"}, {"rule_name": "LossSpike"}]},
+    }
     some: dict[str, Any] = {"targets": {"h.0": {}}} if distributed.get_rank() == 1 else {}
     if world == 4:
         return {

@@ -250,7 +250,7 @@ def test_check_says_what_watch_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("purpose", "records", "rules"),
     [
-        ("gradients", ["parameter gradients"], 8),
+        ("gradients", ["parameter gradients"], 9),
         (
             "nan",
             [
@@ -260,7 +260,7 @@ def test_check_says_what_watch_does(tmp_path: Path) -> None:
                 "parameters before and after the optimizer's step",
                 "the optimizer's moments",
             ],
-            8,
+            9,
         ),
         (
             "compare",

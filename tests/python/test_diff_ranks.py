@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -206,3 +207,29 @@ def test_clocks_and_stragglers(collectives: Path) -> None:
         assert abs(row["last"] - lasts[rank]) <= 1  # one that is just at the bound
         assert math.isclose(row["score"], delays[rank] / spread, abs_tol=1e-3)
     assert 0 < sum(row["score"] for row in rows.values()) <= 1
+
+
+def test_the_rule_of_stragglers(collectives: Path, tmp_path: Path) -> None:
+    """The time by which a rank was last, beside the time between the first call and the last."""
+    code, text = tool("collectives", "--json", collectives / "many")
+    assert code == 0, text
+    delays = {
+        row["rank"]: row["delay"] for row in map(json.loads, text.splitlines()) if "rank" in row
+    }
+    calls = list(calls_of(collectives / "many", 0))
+    begin = min(call["issue_ns"] for call in calls)
+    seconds = (max(call["issue_ns"] + call["done_ns"] for call in calls) - begin) * 1e-9
+    shares = {rank: delay / seconds for rank, delay in delays.items() if delay > 0}
+    assert shares
+    least = min(shares.values())
+    for threshold, ranks in ((0, set(shares)), (least * 1.01, set(shares)), (0.999, set())):
+        wanted = {rank for rank in ranks if shares[rank] > threshold}
+        rule = {"rule_name": "CommStraggler", "args": {"threshold": threshold, "window": 256}}
+        (tmp_path / "rule.json").write_text(json.dumps({"alert": {"rules": [rule]}}))
+        code, text = tool("backtest", tmp_path / "rule.json", collectives / "many")
+        assert code == 0, text
+        found = re.findall(r"rank (\d) was waited for in ([\d.]+) % of the time", text)
+        assert {int(rank) for rank, _ in found} == wanted
+        for rank, percent in found:
+            assert abs(float(percent) - 100 * shares[int(rank)]) <= 0.051
+        assert f"CommStraggler: {len(wanted)} alerts in" in text

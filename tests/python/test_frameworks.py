@@ -19,6 +19,7 @@ import sharded
 import tensorprobe
 from built import TOOL
 from journal_reader import read_journal
+from tensorprobe.anomaly_analyse import drift_of
 
 WHOLE = "grad_reduced param_origin param_updated exp_avg exp_avg_sq".split()
 SCRIPT = Path(__file__).with_name("layouts.py")
@@ -272,6 +273,8 @@ def test_checks_find_nothing_wrong(two: Launch, layout: str) -> None:
         for name in ("self_check.recorded", "self_check.framework"):
             assert journal.series(name, "scalar")[1] == pytest.approx(wanted["totals"], rel=1e-5)
         assert journal.series("replica_check.different", "scalar") == ([0, 2, 4], [0, 0, 0])
+        assert journal.alerts() == []
+    assert drift_of(list(tensorprobe.open(two.folder / layout).journals)) == []
 
 
 @pytest.mark.slow
@@ -285,6 +288,38 @@ def test_checks_find_what_is_wrong(two: Launch) -> None:
     assert len(said) == 2
     assert "self_check: step 1: the recorded gradients have norm" in said[0]
     assert "step 4: 'h.0.fc.weight' has other values on rank 1 (others: 0)" in said[1]
+    journals = tensorprobe.open(two.folder / "ddp_tampered").journals
+    for journal in journals:  # every rank says it, in the step of each check from then on
+        alerts = journal.alerts()
+        assert [(one.step, one.rule, one.row) for one in alerts] == [
+            (4, "ReplicaDrift", "replica_check.differs.h.0.fc.weight")
+        ]
+        assert alerts[0].text == "1 rank has other values of it than the others"
+        (incident,) = journal.incidents()
+        assert incident.text.startswith("ReplicaDrift: h.0.fc.weight: 1 rank has other values")
+    # Journals show it at once, without a check.
+    (line,) = drift_of(list(journals))[1:]
+    assert line.startswith(
+        "ReplicaDrift: before the update of step 3 rank 1 has another h.0.fc.weight than rank 0."
+    )
+    table: Any = pyarrow.RecordBatchReader.from_stream(
+        tensorprobe.open(two.folder / "ddp_tampered").merged("h.0.fc.*", "param_origin")
+    ).read_pandas()
+    for step, name, different in zip(table["step"], table["name"], table["different"], strict=True):
+        assert different == (step >= 3 and name == "h.0.fc.weight"), (step, name)
+    rules = two.folder / "drift.json"
+    for targets, count in (([], 1), (["h.0.fc"], 1), (["h.1"], 0)):
+        rule = {"rule_name": "ReplicaDrift", "args": {"targets": targets}}
+        rules.write_text(json.dumps({"alert": {"rules": [rule]}}))
+        done = subprocess.run(
+            [TOOL, "backtest", rules, two.folder / "ddp_tampered"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found = "ReplicaDrift, step 3: h.0.fc.weight (param_origin) of rank 1 isn't that of rank 0"
+        # Each rank's own alerts count, too, of what its check has logged.
+        assert done.stdout.count(found) == count, done.stdout
+        total = f"ReplicaDrift: {3 * count} alerts in {3 * count} of 12 steps"
+        assert total in done.stdout
 
 
 @pytest.mark.slow

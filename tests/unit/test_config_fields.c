@@ -102,7 +102,8 @@ static void test_steps_and_switches(void **state)
     "{\"alert\": {\"rules\": [{\"rule_name\": \"AnomalyNan\"}, {\"rule_name\": \"LossSpike\"}, "   \
     "{\"rule_name\": \"GradNormSpike\"}, {\"rule_name\": \"VarianceBounds\"}, "                    \
     "{\"rule_name\": \"WeightUpdateRatio\"}, {\"rule_name\": \"UnchangedTensor\"}, "               \
-    "{\"rule_name\": \"DeadUnits\"}, {\"rule_name\": \"StalledStep\"}]}}"
+    "{\"rule_name\": \"DeadUnits\"}, {\"rule_name\": \"StalledStep\"}, "                           \
+    "{\"rule_name\": \"ReplicaDrift\"}]}}"
 
 static void test_watch_defaults(void **state)
 {
@@ -118,7 +119,7 @@ static void test_watch_defaults(void **state)
     assert_memory_equal(c.ops, ops, sizeof ops);
     assert_int_equal(c.formats, TP_FORMAT_CSV | TP_FORMAT_TENSORBOARD);
     assert_int_equal(c.step_count_per_record, 1000);
-    assert_int_equal(c.rule_count, 8);
+    assert_int_equal(c.rule_count, 9);
     assert_int_equal(c.rules[0].rule, TP_RULE_ANOMALY_NAN);
     assert_true(isnan(c.rules[0].threshold));
     assert_int_equal(c.rules[1].rule, TP_RULE_LOSS_SPIKE);

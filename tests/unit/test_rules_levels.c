@@ -154,8 +154,8 @@ static void test_shares_of_the_range(void **state)
     }
 }
 
-/* Of `small` elements with the exponent -15, and `large` ones with 15, of f32: what would they be in
- * float16? */
+/* Of `small` elements with the exponent -15, and `large` ones with 15, of f32: what would they be
+ * in float16? */
 static const tp_record *check_counted(tp_rules *rules, uint64_t small, uint64_t large)
 {
     uint64_t arena[3 + 31] = {0};
@@ -215,6 +215,41 @@ static void test_shares_of_another_range(void **state)
         assert_null(step(under, TP_ACTIVATION, TP_ROLE_OUTPUT));
         tp_rules_free(under);
         tp_rules_free(over);
+    }
+}
+
+static bool is_second_block(const void *context, const tp_key *key)
+{
+    (void)context;
+    return strcmp(key->name, "h.1.weight") == 0;
+}
+
+/* Numbers of the check over replicas are for this rule and no other; a target is a parameter. */
+static void test_replicas(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"replica_check.different",
+                                        "replica_check.differs.h.1.weight",
+                                        "replica_check.differs.h.0.weight", "loss"};
+    for (int with = 0; with < 3; with++) {
+        tp_rules *rules =
+            make((tp_rule_options){.rule = with == 0 ? TP_RULE_LOSS_SPIKE : TP_RULE_REPLICA_DRIFT,
+                                   .threshold = 6,
+                                   .min_samples = 16,
+                                   .window = 32,
+                                   .applies = with == 2 ? is_second_block : NULL});
+        for (int i = 0; i < 40; i++) {
+            const double x = i < 30 ? 0 : 3;
+            for (int k = 0; k < 4; k++) {
+                const tp_record record = record_of(names[k], TP_SCALAR, TP_ROLE_NONE, &x, 1);
+                const tp_record *alert = check(rules, &record, 1);
+                const bool loss = with == 0 && k == 3;
+                const bool drift = (with == 1 && (k == 1 || k == 2)) || (with == 2 && k == 1);
+                assert_int_equal(alert != NULL, i >= 30 && (loss || drift));
+                assert_true(alert == NULL || alert->u.alert.value == 3);
+            }
+        }
+        tp_rules_free(rules);
     }
 }
 
@@ -371,6 +406,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dead_units),
         cmocka_unit_test(test_saturated),
+        cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_shares_of_the_range),
         cmocka_unit_test(test_shares_of_another_range),
