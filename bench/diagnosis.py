@@ -11,6 +11,7 @@ half has other seeds, sites and models, and is what counts (``scored``).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import struct
@@ -37,11 +38,13 @@ ROOT = Path(__file__).parents[1]
 BUILD = Path(os.environ.get("TP_BUILD_DIR", ROOT / "build/release"))
 WITHIN = 20  # steps in which a fault has to be found
 OPS = ["norm", "min", "max", "mean", "zeros", "nans"]
+STALLED_NAME = "StalledStep"
+STALLED_STEP = {"rule_name": STALLED_NAME, "args": {"threshold": 1.0}}
 WATCH = [
     {"rule_name": name}
     for name in (
         "AnomalyNan", "LossSpike", "GradNormSpike", "VarianceBounds", "WeightUpdateRatio",
-        "UnchangedTensor", "DeadUnits", "StalledStep",
+        "UnchangedTensor", "DeadUnits", "StalledStep", "ReplicaDrift",
     )
 ]  # fmt: skip
 RULES: dict[str, list[dict[str, Any]]] = {
@@ -228,6 +231,25 @@ def scaled_gradients(scene: Scene) -> None:
                 parameter.grad *= 100
 
 
+def scaled_gradient(scene: Scene) -> None:
+    """The same of one parameter, and no more than twice."""
+    if scene.since >= 0 and scene.rank == 1:
+        grad = scene.model.get_parameter(scene.site + ".weight").grad
+        assert grad is not None
+        grad *= 2
+
+
+def not_reduced(scene: Scene) -> None:
+    """Rank 0 gets the mean, rank 1 keeps its own gradients."""
+    if scene.since >= 0:
+        for parameter in scene.model.parameters():
+            assert parameter.grad is not None
+            total = parameter.grad.clone()
+            dist.all_reduce(total)
+            if scene.rank == 0:
+                parameter.grad.copy_(total / dist.get_world_size())
+
+
 @dataclass(frozen=True)
 class Fault:
     """Where it is put in, and what is right."""
@@ -241,8 +263,11 @@ class Fault:
     sites: tuple[str, ...] = ("blocks.0.qkv", "blocks.1.parts.0.0", "blocks.1.out", "head")
     anywhere: bool = False  # the first tensor isn't a matter of one place
     ddp: bool = False
+    alone: bool = False  # from the fault on DDP reduces nothing
+    hangs: bool = False  # rank 1, in the site's forward, for HANG seconds
 
 
+HANG = 2.5  # seconds; STALLED_STEP says so sooner, which by default waits for half an hour
 ALL = (
     Fault("NaN in a weight", nan_weight, broken=True),
     Fault("Inf in a weight", inf_weight, broken=True),
@@ -263,6 +288,9 @@ ALL = (
     Fault("NaN in a gradient, DDP", after=nan_gradient, broken=True, ddp=True),
     Fault("NaN in a weight, DDP", nan_weight, broken=True, ddp=True),
     Fault("one rank's gradients × 100", after=scaled_gradients, anywhere=True, ddp=True),
+    Fault("one rank's gradient × 2", after=scaled_gradient, ddp=True),
+    Fault("one replica not reduced", after=not_reduced, anywhere=True, ddp=True, alone=True),
+    Fault("a rank hangs", ddp=True, hangs=True, sites=("blocks.0.qkv", "blocks.1.out", "head")),
 )
 
 
@@ -290,6 +318,7 @@ def train(fault: Fault, split: str, kind: str, seed: int, steps: int, base: Path
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed * 7919 + 1)
     table = torch.rand(16, 16, generator=generator) ** 6 + 1e-6
+    data = torch.Generator().manual_seed(seed * 7919 + 2 + rank)  # faults are alike on all ranks
     model = Model(layers, width, experts)
     fault_step = 50 + seed % 11 if fault.name != "none" else steps + 1
     sites = [s for s in fault.sites if s == "" or s in dict(model.named_modules())]
@@ -305,21 +334,26 @@ def train(fault: Fault, split: str, kind: str, seed: int, steps: int, base: Path
         if scene.since == 0 and fault.activation is not None:
             output = output.clone()
             output.view(-1)[0] = fault.activation
+        if scene.since == 0 and fault.hangs and rank == 1:
+            time.sleep(HANG)
         return output
 
     model.get_submodule(site).register_forward_hook(break_output)
-    watched: nn.Module = DistributedDataParallel(model) if fault.ddp else model
+    watched: Any = DistributedDataParallel(model) if fault.ddp else model
     began = time.process_time()
     with tensorprobe.watch(
         watched, optimizer, format="api", ops=OPS, output_dir=str(base), rank=rank,
-        alert={"rules": []},
+        run_id=f"{fault.name}-{seed}".replace(" ", "_") if fault.ddp else None,
+        alert={"rules": [STALLED_STEP] if fault.hangs else []},
     ) as monitor:  # fmt: skip
         for step in range(min(steps, fault_step + WITHIN + 2)):
             scene.step = step
-            scene.x, scene.y = batch_of(generator, table)
+            scene.x, scene.y = batch_of(data, table)
             fault.before(scene)
-            loss: Any = F.cross_entropy(watched(scene.x).flatten(0, 1), scene.y.flatten())
-            loss.backward()
+            alone = fault.alone and scene.since >= 0
+            with watched.no_sync() if alone else contextlib.nullcontext():
+                loss: Any = F.cross_entropy(watched(scene.x).flatten(0, 1), scene.y.flatten())
+                loss.backward()
             fault.after(scene)
             monitor.log_scalar("loss", loss)
             optimizer.step()
@@ -403,7 +437,23 @@ def findings(rules: list[dict[str, Any]], runs: list[Run]) -> dict[str, Finding]
             found[directory].incidents.append((int(step), rest[4]))
         else:
             found[directory].alerts.append((int(step), rest[3::3]))
+    for run in runs:
+        if run.fault == "a rank hangs" and STALLED_NAME in {rule["rule_name"] for rule in rules}:
+            stalled_in(run, found)
     return found
+
+
+def stalled_in(run: Run, found: dict[str, Finding]) -> None:
+    """Add what the writers' threads said while the ranks hung; who came less far, first."""
+    said = [
+        (alert.step, alert.order, directory, alert.row)
+        for directory in run.directories
+        for alert in tensorprobe.Journal(directory).alerts()
+        if alert.rule == STALLED_NAME
+    ]
+    for step, _, directory, row in sorted(said)[:1]:
+        found[directory].incidents.append((step, row))
+        found[directory].alerts.append((step, [row]))
 
 
 def is_at(site: str, row: str) -> bool:
