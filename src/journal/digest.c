@@ -17,7 +17,7 @@
 #define NONE_BITS UINT32_C(0x7fc0dead)
 
 _Static_assert(sizeof(tp_digest_value) == 8 && sizeof(tp_digest_row) == 32 &&
-                   sizeof(tp_digest_step) == 112 && sizeof(tp_digest_span) == 8 &&
+                   sizeof(tp_digest_step) == 120 && sizeof(tp_digest_span) == 8 &&
                    sizeof(tp_digest_scalar) == 16,
                "stored as they lie in memory");
 
@@ -220,7 +220,9 @@ void tp_digests_add(tp_digests *digests, const tp_batch *batch, uint64_t offset,
                                  .bytes = batch->bytes,
                                  .flags = batch->flags,
                                  .left_out = batch->left_out,
-                                 .zoom = batch->zoom};
+                                 .zoom = batch->zoom,
+                                 .micro_steps = batch->micro_steps,
+                                 .pp_stage = batch->pp_stage};
     tp_buf_put(&digests->steps, &step, sizeof step);
     digests->failed = digests->failed || digests->steps.failed || digests->scalars.failed;
     digests->open_steps++;

@@ -63,6 +63,8 @@ typedef struct tp_digest_step {
     uint32_t flags; /* TP_BATCH_… */
     uint32_t left_out;
     uint32_t zoom;
+    uint32_t micro_steps;
+    int32_t pp_stage;
     uint32_t reserved;
 } tp_digest_step;
 

@@ -119,20 +119,21 @@ def test_steps_are_those_of_the_batches(
     header, _, rows, _, size, span, scalar, _, steps, spans, scalars = struct.unpack_from(
         "<8I3Q", parts[0]
     )
-    assert (header, size, span, scalar) == (56, 112, 8, 16)
+    assert (header, size, span, scalar) == (56, 120, 8, 16)
     assert (steps, spans, rows) == (STEPS, 2, SERIES + 1)
     found = planes(parts[0], header, size, steps)
     batches = [item for item in items if item.type == BATCH]
     for raw, batch, fields in zip(found, batches, records, strict=True):
         step, offset, begin, end, wall, hook, wait, writer, errors, count, norm, *rest = (
-            struct.unpack("<4Qq5QdQ4I", raw)
+            struct.unpack("<4Qq5QdQ4IiI", raw)
         )
         head = batch.header
         assert (step, offset, count) == (head["step"], batch.offset, head["count"])
         assert (begin, end, wall) == (head["begin_ns"], head["end_ns"], head["wall_ns"])
         assert (hook, wait, writer) == (head["hook_ns"], head["wait_ns"], head["writer_ns"])
-        written, flags, left_out, zoom, _ = rest
+        written, flags, left_out, zoom, micro_steps, stage, _ = rest
         assert (errors, written, flags) == (head["errors"], head["bytes"], head["flags"])
+        assert (micro_steps, stage) == (head["micro_steps"], head["pp_stage"])
         assert (left_out, zoom) == (head["left_out"], head["zoom"])
         # Keys are given in turn: id 1, 3, … are reduced gradients.
         reduced = [f for f in fields if f["key"] % 2 == 1 and f["key"] < SERIES]
