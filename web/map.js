@@ -1,5 +1,5 @@
 // Map: where, and since when?
-import { ask, askMap, change, colour, dotted, fill, go, here, latest, linkTo, make, numberParam, param, quantityName, words } from "./state.js";
+import { ask, askMap, change, coarseText, colour, dotted, fill, go, here, latest, linkTo, make, numberParam, param, quantityName, words } from "./state.js";
 import { distanceText, dtypeText, fitName, numberText, plainName, rowLabel, shareText, statName, wholeText } from "./format.js";
 import { CELL, lineChart, lineColour, niceSteps, paintCells, rampStyle, triangle } from "./draw.js";
 import { incidentTitle, kindStyle } from "./run.js";
@@ -161,7 +161,7 @@ export const mapPage = {
     const label = words("map_label", { name, rows: map.h, from: wholeText(map.from), to: wholeText(map.to) });
     this.canvas.setAttribute("aria-label", label);
     Object.assign(this.canvas.dataset, { from: map.from, to: map.to, rows: map.h, columns: map.w });
-    this.foot.textContent = words("map_foot", { rows: wholeText(map.h), steps: wholeText(map.to - map.from + 1), per: wholeText(map.per), cells: wholeText(map.w * map.h), ms: Math.round(this.took), lost: map.gaps ? words("lost_n", { count: wholeText(map.gaps) }) : "" });
+    this.foot.textContent = words("map_foot", { rows: wholeText(map.h), steps: wholeText(map.to - map.from + 1), per: wholeText(map.per), cells: wholeText(map.w * map.h), ms: Math.round(this.took), lost: map.gaps ? words("lost_n", { count: wholeText(map.gaps) }) : "" }) + coarseText(map);
     this.drawTable();
   },
   /** Labels, layers, incidents, the worst of each row. */
@@ -611,7 +611,7 @@ export const mapPage = {
     this.load();
   },
   async live() {
-    if (this.map && !param("to") && !this.address()) await this.load();
+    if (this.map && (this.map.coming || (!param("to") && !this.address()))) await this.load();
   },
   leave() {
     this.map = null;

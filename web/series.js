@@ -1,5 +1,5 @@
 // Series: what did it do?
-import { ask, change, colour, fill, here, make, numberParam, param, quantityName, words } from "./state.js";
+import { ask, change, coarseText, colour, fill, here, make, numberParam, param, quantityName, words } from "./state.js";
 import { dtypeText, fitName, isOdd, numberText, plainName, statName, timeText, wholeText } from "./format.js";
 import { lineColour, trackValue } from "./draw.js";
 import { showLines } from "./chart.js";
@@ -61,7 +61,13 @@ export const seriesPage = {
     if (!still()) return;
     const good = answers.filter((one) => !one.problem);
     this.show(page, answers, good);
-    if (good.length) foot.textContent = words("series_foot", { count: good.length, steps: wholeText(good[0].to - good[0].from + 1), per: wholeText(good[0].per) });
+    if (good.length) foot.textContent = words("series_foot", { count: good.length, steps: wholeText(good[0].to - good[0].from + 1), per: wholeText(good[0].per) }) + coarseText(good.find((one) => one.coming) ?? good[0]);
+    this.coming = good.some((one) => one.coming);
+  },
+  async live() {
+    if (!this.coming) return;
+    const [page, controls, foot] = ["page", "controls", "foot"].map((id) => document.getElementById(id));
+    await this.draw(page, controls, foot, () => here.page === this.name);
   },
   drawControls(controls, keys) {
     const ranks = here.info.ranks;

@@ -23,6 +23,12 @@ export function words(key, values = {}) {
   return text;
 }
 
+/** Whether an answer's values are each of one step. */
+export function coarseText(answer) {
+  if (!answer.coarse) return "";
+  return words("coarse_n", { steps: answer.coarse }) + (answer.coming ? words("coming") : "");
+}
+
 /** The word for a quantity. */
 export function quantityName(quantity) {
   return words(`q_${quantity}`);

@@ -426,14 +426,13 @@ tp_status tp_digest_get_rows(const tp_buf *payload, const tp_digest *digest, tp_
     return status;
 }
 
-tp_status tp_digest_get_values(const tp_buf *payload, const tp_digest *digest, tp_buf *values)
+tp_status tp_digest_get_values(const tp_buf *payload, uint64_t spans, uint32_t rows, tp_buf *values)
 {
-    const uint64_t spans = digest->spans.size / sizeof(tp_digest_span);
     const tp_status status =
         get_part(payload, TP_DIGEST_OF_STAT, TP_DIGEST_OF_STAT + TP_DIGEST_STATS - 1,
-                 sizeof(tp_digest_value), spans * digest->rows, values);
+                 sizeof(tp_digest_value), spans * rows, values);
     tp_digest_value *value = (tp_digest_value *)(void *)values->data;
-    for (uint64_t i = 0; status == TP_OK && i < spans * digest->rows; i++) {
+    for (uint64_t i = 0; status == TP_OK && i < spans * rows; i++) {
         value[i] = exclusive_or(value[i]);
     }
     return status;

@@ -125,8 +125,9 @@ typedef struct tp_digest {
 /* All: TP_ERR_CORRUPT, TP_ERR_NOMEM. */
 tp_status tp_digest_get_steps(const tp_buf *payload, tp_digest *digest);
 tp_status tp_digest_get_rows(const tp_buf *payload, const tp_digest *digest, tp_buf *rows);
-/* values: tp_digest_value [span][row], of digest->rows rows in each. */
-tp_status tp_digest_get_values(const tp_buf *payload, const tp_digest *digest, tp_buf *values);
+/* values: tp_digest_value [span][row], of a digest with so many. */
+tp_status tp_digest_get_values(const tp_buf *payload, uint64_t spans, uint32_t rows,
+                               tp_buf *values);
 
 void tp_digest_free(tp_digest *digest);
 

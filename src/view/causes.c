@@ -106,7 +106,7 @@ static tp_status take_alert(tp_view_run *run, tp_view_rank *rank, const tp_batch
                             const tp_record *record, uint64_t number)
 {
     tp_view_incident *one = find(rank, batch->attempt, number);
-    const tp_key *of = tp_reader_key(rank->reader, record->key);
+    const tp_key *of = tp_view_reader_key(rank, record->key);
     uint32_t key;
     if (one == NULL || of == NULL) {
         return TP_OK;
@@ -162,7 +162,7 @@ static tp_status put_together(tp_view_run *run, tp_view_rank *rank, const tp_bat
     tp_buf *records = &rank->older->records;
     tp_buf_clear(records);
     for (uint64_t i = 0; i < batch->count && !records->failed && status == TP_OK; i++) {
-        const tp_key *key = tp_reader_key(rank->reader, batch->records[i].key);
+        const tp_key *key = tp_view_reader_key(rank, batch->records[i].key);
         tp_record record = batch->records[i];
         if (key != NULL) {
             status = tp_registry_add_key(rank->older->registry, key, &record.key);
@@ -186,7 +186,7 @@ static tp_status put_together(tp_view_run *run, tp_view_rank *rank, const tp_bat
                                tp_registry_key(registry, all[i].u.incident.witness));
     }
     for (uint64_t i = 0, k = 0; i < batch->count && status == TP_OK; i++) {
-        if (tp_reader_key(rank->reader, batch->records[i].key) != NULL) {
+        if (tp_view_reader_key(rank, batch->records[i].key) != NULL) {
             status = take_alert(run, rank, batch, &batch->records[i], all[k++].u.alert.incident);
         }
     }
@@ -200,9 +200,8 @@ tp_status tp_view_take_alerts(tp_view_run *run, tp_view_rank *rank, const tp_bat
     for (uint64_t i = 0; i < batch->count && status == TP_OK; i++) {
         const tp_record *record = &batch->records[i];
         if (record->kind == TP_RECORD_INCIDENT) {
-            status =
-                take_incident(run, rank, batch, record, tp_reader_key(rank->reader, record->key),
-                              tp_reader_key(rank->reader, record->u.incident.witness));
+            status = take_incident(run, rank, batch, record, tp_view_reader_key(rank, record->key),
+                                   tp_view_reader_key(rank, record->u.incident.witness));
         }
         rank->alert_count += record->kind == TP_RECORD_ALERT;
         is_older = is_older && record->kind == TP_RECORD_ALERT && record->u.alert.incident == 0;

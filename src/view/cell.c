@@ -5,44 +5,95 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "view/brief.h"
 #include "view/lines.h"
 
 #define WARM_UP 96 /* columns before, of which the normal range is made */
+
+typedef struct search {
+    const tp_view_run *run;
+    const tp_lines *lines;
+    uint32_t stat;
+    uint64_t from;
+    uint64_t to;
+    tp_grid_view view;
+    tp_spot best;    /* rank NULL: none yet */
+    bool is_summary; /* of a block whose columns have not been told apart */
+} search;
+
+static bool is_in(const search *in, const tp_view_rank *rank, uint64_t column)
+{
+    const tp_view_column *at = tp_view_column_at(rank, column);
+    return !at->is_over && at->step >= in->from && at->step <= in->to;
+}
+
+static bool is_whole(const search *in, const tp_view_rank *rank, tp_grid_place place)
+{
+    bool whole = place.is_full;
+    for (uint32_t k = 0; k < place.width && whole; k++) {
+        whole = is_in(in, rank, place.first + k);
+    }
+    return whole;
+}
+
+/* Looks at the cells of rows first … in a block, or at the worst one of each row. */
+static void look_at(search *in, const tp_view_rank *rank, tp_grid_place place, uint32_t first,
+                    uint32_t count, bool summary)
+{
+    const uint32_t *keys = (const uint32_t *)(const void *)rank->rows.data;
+    const uint64_t columns = tp_view_column_count(rank);
+    if (!summary && place.is_brief) {
+        const tp_wish wish = {rank->rank, in->stat, first, count, place.first, place.first};
+        tp_wishes_read(in->run, &wish);
+    }
+    if (tp_grid_read(rank->grid, place.block, in->stat, first, count, summary, &in->view, NULL) !=
+        TP_OK) {
+        return;
+    }
+    for (uint32_t i = 0; i < in->view.count; i++) {
+        const uint32_t key = keys[first + i];
+        for (uint32_t k = 0; k < in->view.width && tp_lines_of(in->lines, key) != UINT32_MAX; k++) {
+            const size_t at = (size_t)i * in->view.width + k;
+            const tp_cell cell = {in->view.values[at], in->view.codes[at]};
+            if (!tp_cell_is_none(cell) && place.first + k < columns &&
+                (summary || is_in(in, rank, place.first + k)) &&
+                (in->best.rank == NULL || tp_cell_is_worse(cell, in->best.cell))) {
+                in->best = (tp_spot){rank, place.first + k, key, first + i, cell};
+                in->is_summary = summary;
+            }
+        }
+    }
+}
 
 /* The worst cell of these series in these steps. */
 static bool find_spot(const tp_view_run *run, const tp_lines *lines, uint32_t stat, int64_t rank,
                       uint64_t from, uint64_t to, tp_spot *out)
 {
-    tp_grid_view view = {0};
-    out->rank = NULL;
+    search in = {.run = run, .lines = lines, .stat = stat, .from = from, .to = to};
     for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
         const tp_view_rank *one = tp_view_rank_at(run, r);
-        uint64_t loaded = UINT64_MAX;
+        uint64_t behind = 0; /* the last block that was looked at */
+        uint32_t first;
+        uint32_t count;
+        if ((rank >= 0 && one->rank != rank) || !tp_lines_rows(lines, one, &first, &count)) {
+            continue;
+        }
         for (uint64_t i = 0; i < tp_view_column_count(one); i++) {
-            const tp_view_column *column = tp_view_column_at(one, i);
-            if ((rank >= 0 && one->rank != rank) || column->is_over || column->step < from ||
-                column->step > to) {
-                continue;
-            }
-            if (i / TP_GRID_WIDTH != loaded) {
-                loaded = i / TP_GRID_WIDTH;
-                if (tp_grid_read(one->grid, loaded, stat, 0, tp_grid_rows(one->grid), false, &view,
-                                 NULL) != TP_OK) {
-                    view.count = 0;
-                }
-            }
-            for (uint32_t row = 0; row < view.count; row++) {
-                const uint32_t key = ((const uint32_t *)(const void *)one->rows.data)[row];
-                const size_t at = (size_t)row * TP_GRID_WIDTH + i % TP_GRID_WIDTH;
-                const tp_cell cell = {view.values[at], view.codes[at]};
-                if (tp_lines_of(lines, key) != UINT32_MAX && !tp_cell_is_none(cell) &&
-                    (out->rank == NULL || tp_cell_is_worse(cell, out->cell))) {
-                    *out = (tp_spot){one, i, key, row, cell};
-                }
+            if (i >= behind && is_in(&in, one, i)) {
+                const tp_grid_place place = tp_grid_find(one->grid, i);
+                look_at(&in, one, place, first, count, is_whole(&in, one, place));
+                behind = place.first + place.width;
             }
         }
     }
-    tp_grid_view_free(&view);
+    if (in.best.rank != NULL && in.is_summary) {
+        const tp_spot worst = in.best;
+        in.best.rank = NULL;
+        look_at(&in, worst.rank, tp_grid_find(worst.rank->grid, worst.column), worst.row, 1, false);
+        in.best = in.best.rank != NULL ? in.best : worst;
+    }
+    *out = in.best;
+    tp_grid_view_free(&in.view);
     return out->rank != NULL;
 }
 
@@ -50,13 +101,23 @@ bool tp_spot_normal(const tp_spot *at, uint32_t stat, double *low, double *high)
 {
     tp_baseline baseline = {0};
     tp_grid_view view = {0};
-    const uint64_t begin = at->column > WARM_UP ? at->column - WARM_UP : 0;
-    for (uint64_t i = begin - begin % TP_GRID_WIDTH; i < at->column; i++) {
-        if (i % TP_GRID_WIDTH == 0 && tp_grid_read(at->rank->grid, i / TP_GRID_WIDTH, stat, at->row,
-                                                   1, false, &view, NULL) != TP_OK) {
-            view.count = 0;
+    tp_grid_place place = {0};
+    const tp_grid *grid = at->rank->grid;
+    for (uint64_t i = at->column > WARM_UP ? at->column - WARM_UP : 0; i < at->column; i++) {
+        if (i >= place.first + place.width) {
+            place = tp_grid_find(grid, i);
+            i = place.first; /* of a block all columns */
+            const bool as_span =
+                place.is_brief && !tp_grid_has_fine(grid, place.block, stat, at->row, 1);
+            if (as_span ||
+                tp_grid_read(grid, place.block, stat, at->row, 1, false, &view, NULL) != TP_OK) {
+                view.count = 0;
+            }
+            if (as_span) {
+                tp_brief_seed_block(at->rank, place.block, stat, at->row, 1, &baseline, 1);
+            }
         }
-        const float value = view.count > 0 ? view.values[i % TP_GRID_WIDTH] : (float)NAN;
+        const float value = view.count > 0 ? view.values[i - place.first] : (float)NAN;
         if (isfinite(value)) {
             const float scaled = tp_view_scale(value, stat);
             const float distance = tp_baseline_distance(&baseline, scaled, 1e-30F, 0.05F);
@@ -225,18 +286,17 @@ void tp_worst_rows(const tp_view_run *run, uint64_t limit,
             tp_buf_put(&spots, &none, sizeof none);
         }
         tp_spot *all = (tp_spot *)(void *)spots.data + begin;
-        for (uint64_t block = 0;
-             !spots.failed && block * TP_GRID_WIDTH < tp_grid_columns(rank->grid); block++) {
-            const bool whole = (block + 1) * TP_GRID_WIDTH <= tp_grid_columns(rank->grid);
-            const uint32_t width = whole ? 1 : TP_GRID_WIDTH;
-            if (tp_grid_read(rank->grid, block, TP_GRID_NORM, 0, rows, whole, &view, NULL) !=
-                TP_OK) {
+        for (uint64_t i = 0; !spots.failed && i < tp_grid_columns(rank->grid);) {
+            const tp_grid_place place = tp_grid_find(rank->grid, i);
+            i = place.first + place.width;
+            if (tp_grid_read(rank->grid, place.block, TP_GRID_NORM, 0, rows, place.is_full, &view,
+                             NULL) != TP_OK) {
                 continue;
             }
-            for (uint32_t i = 0; i < view.count * width; i++) {
-                const tp_cell cell = {view.values[i], view.codes[i]};
-                if (tp_cell_is_worse(cell, all[i / width].cell)) {
-                    all[i / width].cell = cell;
+            for (uint32_t k = 0; k < view.count * view.width; k++) {
+                const tp_cell cell = {view.values[k], view.codes[k]};
+                if (tp_cell_is_worse(cell, all[k / view.width].cell)) {
+                    all[k / view.width].cell = cell;
                 }
             }
         }
@@ -264,12 +324,15 @@ tp_status tp_spots_of_step(const tp_view_run *run, uint32_t stat, uint64_t step,
             continue;
         }
         const uint64_t i = (uint64_t)(column - tp_view_column_at(rank, 0));
-        if (tp_grid_read(rank->grid, i / TP_GRID_WIDTH, stat, 0, tp_grid_rows(rank->grid), false,
-                         &view, NULL) != TP_OK) {
+        const tp_grid_place place = tp_grid_find(rank->grid, i);
+        const tp_wish wish = {rank->rank, stat, 0, tp_grid_rows(rank->grid), i, i};
+        tp_wishes_read(run, &wish);
+        if (tp_grid_read(rank->grid, place.block, stat, 0, wish.count, false, &view, NULL) !=
+            TP_OK) {
             continue;
         }
         for (uint32_t row = 0; row < view.count; row++) {
-            const size_t at = (size_t)row * TP_GRID_WIDTH + i % TP_GRID_WIDTH;
+            const size_t at = (size_t)row * view.width + (i - place.first);
             const tp_spot one = {rank,
                                  i,
                                  ((const uint32_t *)(const void *)rank->rows.data)[row],

@@ -11,9 +11,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
-
-/* A quiet NaN of our own. */
-#define NONE_BITS UINT32_C(0x7fc0dead)
+#include "view/fine.h"
 
 #define LOST UINT64_MAX
 #define SUMMARY_BYTES 5                                 /* of a row and statistic */
@@ -29,8 +27,11 @@ typedef struct open_row {
 } open_row;
 
 typedef struct block {
-    uint64_t offset; /* LOST: it couldn't be written */
+    uint64_t first;  /* column */
+    uint64_t offset; /* LOST: it couldn't be written; of a brief one: of its offsets */
     uint32_t rows;
+    uint32_t width;
+    bool is_brief;
 } block;
 
 struct tp_grid {
@@ -39,9 +40,13 @@ struct tp_grid {
     char path[TP_PATH_MAX]; /* that the file had, for messages */
     uint64_t size;
     uint64_t columns;
-    tp_buf rows;   /* open_row */
-    tp_buf blocks; /* block */
+    uint64_t open_first; /* column of the block that isn't full */
+    uint32_t row_count;
+    tp_buf rows;    /* open_row */
+    tp_buf blocks;  /* block */
+    tp_buf offsets; /* uint64_t [TP_GRID_STATS] of each brief block; LOST: not there */
     tp_buf scratch;
+    tp_fine *fine; /* made with the first brief block */
 };
 
 const char *tp_grid_stat_name(uint32_t stat)
@@ -78,58 +83,19 @@ float tp_distance_of_code(int8_t code)
 
 tp_cell tp_cell_none(void)
 {
-    const uint32_t bits = NONE_BITS;
-    tp_cell none = {.code = TP_CODE_UNKNOWN};
-    memcpy(&none.value, &bits, sizeof bits);
-    return none;
+    return (tp_cell){tp_digest_none().low, TP_CODE_UNKNOWN};
 }
 
 bool tp_cell_is_none(tp_cell cell)
 {
-    uint32_t bits;
-    memcpy(&bits, &cell.value, sizeof bits);
-    return bits == NONE_BITS;
-}
-
-/* Rounds to f32; what is finite stays finite, and what isn't zero doesn't become zero. */
-static float narrow(double value)
-{
-    const float near = (float)value;
-    if (!isfinite(value)) {
-        return isnan(value) ? (float)NAN : near;
-    }
-    if (isinf(near)) {
-        return value > 0 ? FLT_MAX : -FLT_MAX;
-    }
-    return near == 0.0F && value != 0.0 ? (value > 0 ? FLT_MIN : -FLT_MIN) : near;
+    return tp_digest_is_none((tp_digest_value){cell.value, cell.value});
 }
 
 float tp_grid_value(const tp_stats *stats, uint32_t stat)
 {
-    if (stats->nan > 0) {
-        return (float)NAN;
-    }
-    if (stats->pos_inf + stats->neg_inf > 0) {
-        const bool negative = stats->pos_inf == 0 && stat != TP_GRID_NORM &&
-                              stat != TP_GRID_MAX_ABS && stat != TP_GRID_STD;
-        return negative ? -(float)INFINITY : (float)INFINITY;
-    }
-    switch (stat) {
-    case TP_GRID_NORM:
-        return narrow(tp_stats_norm(stats));
-    case TP_GRID_MAX_ABS:
-        return narrow(stats->abs_max);
-    case TP_GRID_MEAN:
-        return narrow(tp_stats_mean(stats));
-    case TP_GRID_STD:
-        return narrow(tp_stats_std(stats));
-    case TP_GRID_MIN:
-        return narrow(stats->finite_min);
-    case TP_GRID_MAX:
-        return narrow(stats->finite_max);
-    default:
-        return stats->count > 0 ? (float)((double)stats->zeros / (double)stats->count) : 0.0F;
-    }
+    float values[8];
+    tp_digest_values(stats, values);
+    return values[stat];
 }
 
 static int class_of(tp_cell cell)
@@ -202,7 +168,9 @@ void tp_grid_free(tp_grid *grid)
     tp_file_close(grid->reads);
     tp_buf_free(&grid->rows);
     tp_buf_free(&grid->blocks);
+    tp_buf_free(&grid->offsets);
     tp_buf_free(&grid->scratch);
+    tp_fine_free(grid->fine);
     tp_free(grid);
 }
 
@@ -217,19 +185,26 @@ static void clear(open_row *row)
     }
 }
 
-tp_status tp_grid_add_row(tp_grid *grid)
+void tp_grid_add_row(tp_grid *grid)
 {
-    open_row *row = tp_buf_extend(&grid->rows, sizeof *row);
-    if (row == NULL) {
-        return TP_ERR_NOMEM;
-    }
-    clear(row);
-    return TP_OK;
+    grid->row_count++;
 }
 
 uint32_t tp_grid_rows(const tp_grid *grid)
 {
-    return (uint32_t)(grid->rows.size / sizeof(open_row));
+    return grid->row_count;
+}
+
+tp_status tp_grid_begin_column(tp_grid *grid)
+{
+    while (grid->rows.size / sizeof(open_row) < grid->row_count) {
+        open_row *row = tp_buf_extend(&grid->rows, sizeof *row);
+        if (row == NULL) {
+            return TP_ERR_NOMEM;
+        }
+        clear(row);
+    }
+    return TP_OK;
 }
 
 uint64_t tp_grid_columns(const tp_grid *grid)
@@ -245,8 +220,8 @@ static open_row *row_at(const tp_grid *grid, uint32_t row)
 void tp_grid_set(tp_grid *grid, uint32_t row, uint32_t stat, tp_cell cell)
 {
     open_row *to = row_at(grid, row);
-    to->values[stat][grid->columns % TP_GRID_WIDTH] = cell.value;
-    to->codes[stat][grid->columns % TP_GRID_WIDTH] = cell.code;
+    to->values[stat][grid->columns - grid->open_first] = cell.value;
+    to->codes[stat][grid->columns - grid->open_first] = cell.code;
 }
 
 static tp_cell worst_of(const float *values, const int8_t *codes)
@@ -286,7 +261,7 @@ static bool pack(tp_grid *grid, uint32_t stat)
 
 static tp_status end_block(tp_grid *grid, tp_error *error)
 {
-    block one = {grid->size, tp_grid_rows(grid)};
+    block one = {grid->open_first, grid->size, tp_grid_rows(grid), TP_GRID_WIDTH, false};
     tp_status status = TP_OK;
     for (uint32_t stat = 0; stat < TP_GRID_STATS && status == TP_OK && one.rows > 0; stat++) {
         status = pack(grid, stat) ? tp_file_write(grid->writes, grid->path, grid->scratch.data,
@@ -300,6 +275,7 @@ static tp_status end_block(tp_grid *grid, tp_error *error)
         one.offset = LOST;
     }
     tp_buf_put(&grid->blocks, &one, sizeof one);
+    grid->open_first = grid->columns;
     for (uint32_t i = 0; i < tp_grid_rows(grid); i++) {
         clear(row_at(grid, i));
     }
@@ -309,7 +285,7 @@ static tp_status end_block(tp_grid *grid, tp_error *error)
 tp_status tp_grid_end_column(tp_grid *grid, tp_error *error)
 {
     grid->columns++;
-    return grid->columns % TP_GRID_WIDTH == 0 ? end_block(grid, error) : TP_OK;
+    return grid->columns - grid->open_first == TP_GRID_WIDTH ? end_block(grid, error) : TP_OK;
 }
 
 /* Copies a part of the file to the end of the view's bytes. */
@@ -341,45 +317,232 @@ static tp_status read_open(const tp_grid *grid, uint32_t stat, uint32_t first, u
     return view->bytes.failed ? tp_fail(error, TP_ERR_NOMEM, "no memory for a map") : TP_OK;
 }
 
-tp_status tp_grid_read(const tp_grid *grid, uint64_t at, uint32_t stat, uint32_t first,
-                       uint32_t count, bool summary, tp_grid_view *view, tp_error *error)
+static const block *block_at(const tp_grid *grid, uint64_t index)
 {
-    const uint64_t full = grid->columns / TP_GRID_WIDTH;
-    const block *one = (const block *)(const void *)grid->blocks.data + at;
-    const bool is_open = at == full;
-    const uint32_t rows = at > full ? 0 : is_open ? tp_grid_rows(grid) : one->rows;
-    tp_buf part = TP_BUF_INIT;
-    tp_status status = TP_OK;
-    tp_buf_clear(&view->bytes);
-    view->count = first >= rows ? 0 : count < rows - first ? count : rows - first;
-    if (at > full || (is_open && summary) || (!is_open && one->offset == LOST)) {
-        view->count = 0;
-        return TP_ERR_NOTFOUND;
+    return (const block *)(const void *)grid->blocks.data + index;
+}
+
+tp_grid_place tp_grid_find(const tp_grid *grid, uint64_t column)
+{
+    const uint64_t count = grid->blocks.size / sizeof(block);
+    if (column >= grid->open_first) {
+        return (tp_grid_place){count, grid->open_first, TP_GRID_WIDTH, grid->row_count, false,
+                               false};
     }
-    if (is_open) {
-        status = read_open(grid, stat, first, view->count, view, error);
-    } else if (view->count > 0) {
-        const uint64_t base = one->offset + (uint64_t)stat * rows * BLOCK_BYTES +
-                              (summary ? 0 : (uint64_t)rows * SUMMARY_BYTES);
-        const uint64_t width = summary ? 1 : TP_GRID_WIDTH;
-        status =
-            read_part(grid, base + first * width * sizeof(float),
-                      (size_t)(view->count * width * sizeof(float)), &part, &view->bytes, error);
-        if (status == TP_OK) {
-            status = read_part(grid, base + rows * width * sizeof(float) + first * width,
-                               (size_t)(view->count * width), &part, &view->bytes, error);
+    uint64_t low = 0;
+    for (uint64_t high = count - 1; low < high;) {
+        const uint64_t middle = low + (high - low + 1) / 2;
+        if (block_at(grid, middle)->first <= column) {
+            low = middle;
+        } else {
+            high = middle - 1;
         }
     }
-    tp_buf_free(&part);
-    if (status != TP_OK) {
-        view->count = 0;
-        return status;
-    }
-    const size_t cells = (size_t)view->count * (summary ? 1 : TP_GRID_WIDTH);
+    return tp_grid_block(grid, low);
+}
+
+tp_grid_place tp_grid_block(const tp_grid *grid, uint64_t at)
+{
+    const block *one = block_at(grid, at);
+    return (tp_grid_place){at, one->first, one->width, one->rows, true, one->is_brief};
+}
+
+/* Makes the view point into its bytes: values, then codes. */
+static void point(tp_grid_view *view)
+{
+    const size_t cells = (size_t)view->count * view->width;
     view->values = (const float *)(const void *)view->bytes.data;
     view->codes =
         view->count == 0 ? NULL : (const int8_t *)(view->bytes.data + cells * sizeof(float));
+}
+
+static tp_status read_full(const tp_grid *grid, const block *one, uint32_t stat, uint32_t first,
+                           bool summary, tp_grid_view *view, tp_error *error)
+{
+    tp_buf part = TP_BUF_INIT;
+    const uint64_t rows = one->rows;
+    const uint64_t width = summary ? 1 : TP_GRID_WIDTH;
+    const uint64_t base = one->offset + (uint64_t)stat * rows * BLOCK_BYTES +
+                          (summary ? 0 : (uint64_t)rows * SUMMARY_BYTES);
+    tp_status status =
+        read_part(grid, base + first * width * sizeof(float),
+                  (size_t)(view->count * width * sizeof(float)), &part, &view->bytes, error);
+    if (status == TP_OK) {
+        status = read_part(grid, base + rows * width * sizeof(float) + first * width,
+                           (size_t)(view->count * width), &part, &view->bytes, error);
+    }
+    tp_buf_free(&part);
+    return status;
+}
+
+tp_status tp_grid_read_brief(const tp_grid *grid, uint64_t at, uint32_t stat, uint32_t first,
+                             uint32_t count, tp_grid_view *view, tp_error *error)
+{
+    const block *one = block_at(grid, at);
+    const uint64_t rows = one->rows;
+    const uint64_t offset =
+        ((const uint64_t *)(const void *)grid->offsets.data)[one->offset + stat];
+    tp_buf part = TP_BUF_INIT;
+    tp_status status = offset == LOST ? TP_ERR_NOTFOUND : TP_OK;
+    tp_buf_clear(&view->bytes);
+    view->width = 1;
+    view->count = first >= rows ? 0 : count < rows - first ? count : one->rows - first;
+    for (uint64_t i = 0; i < 2 && view->count > 0 && status == TP_OK; i++) {
+        status = read_part(grid, offset + (i * rows + first) * sizeof(float),
+                           view->count * sizeof(float), &part, &view->bytes, error);
+    }
+    if (status == TP_OK && view->count > 0) {
+        status = read_part(grid, offset + 2 * rows * sizeof(float) + first, view->count, &part,
+                           &view->bytes, error);
+    }
+    tp_buf_free(&part);
+    view->count = status == TP_OK ? view->count : 0;
+    view->lows = (const float *)(const void *)view->bytes.data;
+    view->values = view->count > 0 ? view->lows + view->count : NULL;
+    view->codes = view->count > 0 ? (const int8_t *)(view->values + view->count) : NULL;
+    view->is_coarse = true;
+    return status;
+}
+
+tp_cell tp_grid_worst(float low, float high, int8_t code)
+{
+    const tp_cell of_low = {low, code};
+    const tp_cell of_high = {high, code};
+    if (!isfinite(low) || !isfinite(high) || code == TP_CODE_UNKNOWN) {
+        return tp_cell_is_worse(of_low, of_high) ? of_low : of_high;
+    }
+    return code < 0 ? of_low : of_high;
+}
+
+/* The worst cell of each row, in each column. */
+static void spread(tp_grid_view *view, uint32_t width)
+{
+    tp_buf made = TP_BUF_INIT;
+    const size_t cells = (size_t)view->count * width;
+    float *values = tp_buf_extend(&made, cells * (sizeof(float) + 1));
+    for (uint32_t i = 0; values != NULL && i < view->count; i++) {
+        int8_t *codes = (int8_t *)(values + cells);
+        const tp_cell worst = tp_grid_worst(view->lows[i], view->values[i], view->codes[i]);
+        for (size_t k = (size_t)i * width; k < (size_t)(i + 1) * width; k++) {
+            values[k] = worst.value;
+            codes[k] = worst.code;
+        }
+    }
+    tp_buf_free(&view->bytes);
+    view->bytes = made;
+    view->width = width;
+    view->count = values != NULL ? view->count : 0;
+    view->lows = NULL;
+    point(view);
+}
+
+tp_status tp_grid_read(const tp_grid *grid, uint64_t at, uint32_t stat, uint32_t first,
+                       uint32_t count, bool summary, tp_grid_view *view, tp_error *error)
+{
+    const uint64_t full = grid->blocks.size / sizeof(block);
+    const block *one = at < full ? block_at(grid, at) : NULL;
+    const uint32_t rows = at > full     ? 0
+                          : one == NULL ? (uint32_t)(grid->rows.size / sizeof(open_row))
+                                        : one->rows;
+    tp_status status = TP_OK;
+    tp_buf_clear(&view->bytes);
+    view->is_coarse = false;
+    view->lows = NULL;
+    view->width = summary ? 1 : TP_GRID_WIDTH;
+    view->count = first >= rows ? 0 : count < rows - first ? count : rows - first;
+    if (at > full || (one == NULL && summary) ||
+        (one != NULL && !one->is_brief && one->offset == LOST)) {
+        view->count = 0;
+        return TP_ERR_NOTFOUND;
+    }
+    if (one != NULL && one->is_brief) {
+        if (!summary && tp_fine_read(grid->fine, at, stat, first, view->count, view)) {
+            point(view);
+            return TP_OK;
+        }
+        status = tp_grid_read_brief(grid, at, stat, first, count, view, error);
+        if (status == TP_OK) {
+            spread(view, summary ? 1 : one->width);
+        }
+        return status;
+    }
+    if (one == NULL) {
+        status = read_open(grid, stat, first, view->count, view, error);
+    } else if (view->count > 0) {
+        status = read_full(grid, one, stat, first, summary, view, error);
+    }
+    view->count = status == TP_OK ? view->count : 0;
+    point(view);
+    return status;
+}
+
+tp_cell tp_grid_cell(const tp_grid *grid, tp_grid_walk *walk, uint32_t stat, uint32_t row,
+                     uint64_t column)
+{
+    if (column < walk->place.first || column >= walk->place.first + walk->place.width) {
+        walk->place = tp_grid_find(grid, column);
+        if (tp_grid_read(grid, walk->place.block, stat, row, 1, false, &walk->view, NULL) !=
+            TP_OK) {
+            walk->view.count = 0;
+        }
+    }
+    const uint64_t at = column - walk->place.first;
+    return walk->view.count > 0 ? (tp_cell){walk->view.values[at], walk->view.codes[at]}
+                                : tp_cell_none();
+}
+
+tp_status tp_grid_add_brief(tp_grid *grid, uint32_t width)
+{
+    const block one = {grid->columns, grid->offsets.size / sizeof(uint64_t), grid->row_count, width,
+                       true};
+    if (grid->fine == NULL) {
+        grid->fine = tp_fine_new(TP_GRID_FINE_BYTES);
+    }
+    for (uint32_t stat = 0; stat < TP_GRID_STATS; stat++) {
+        tp_buf_put_u64(&grid->offsets, LOST);
+    }
+    tp_buf_put(&grid->blocks, &one, sizeof one);
+    if (grid->fine == NULL || grid->offsets.failed || grid->blocks.failed) {
+        return TP_ERR_NOMEM;
+    }
+    grid->columns += width;
+    grid->open_first = grid->columns;
     return TP_OK;
+}
+
+tp_status tp_grid_fill_brief(tp_grid *grid, uint64_t at, uint32_t stat, const float *lows,
+                             const float *highs, const int8_t *codes, tp_error *error)
+{
+    block *one = (block *)(void *)grid->blocks.data + at;
+    const uint64_t offset = grid->size;
+    tp_buf_clear(&grid->scratch);
+    tp_buf_put(&grid->scratch, lows, one->rows * sizeof *lows);
+    tp_buf_put(&grid->scratch, highs, one->rows * sizeof *highs);
+    tp_buf_put(&grid->scratch, codes, one->rows);
+    if (grid->scratch.failed) {
+        return tp_fail(error, TP_ERR_NOMEM, "no memory for a block of steps");
+    }
+    const tp_status status =
+        tp_file_write(grid->writes, grid->path, grid->scratch.data, grid->scratch.size, error);
+    if (status != TP_OK) {
+        tp_file_truncate(grid->writes, grid->path, offset, NULL);
+        return status;
+    }
+    grid->size += grid->scratch.size;
+    ((uint64_t *)(void *)grid->offsets.data)[one->offset + stat] = offset;
+    return TP_OK;
+}
+
+void tp_grid_put_fine(tp_grid *grid, uint64_t at, uint32_t stat, uint32_t first, uint32_t count,
+                      const float *values, const int8_t *codes)
+{
+    tp_fine_put(grid->fine, at, stat, first, count, block_at(grid, at)->width, values, codes);
+}
+
+bool tp_grid_has_fine(const tp_grid *grid, uint64_t at, uint32_t stat, uint32_t first,
+                      uint32_t count)
+{
+    return tp_fine_read(grid->fine, at, stat, first, count, NULL);
 }
 
 void tp_grid_view_free(tp_grid_view *view)

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "tensor/dtype.h"
 #include "view/ask.h"
+#include "view/brief.h"
 #include "view/causes.h"
 
 #define CLEAN 3   /* lines of the path in front of the producer */
@@ -226,7 +227,7 @@ static void add_actor(scene *in, const tp_record *record)
     one.moment = tp_moment_of(&in->item.batch, record, key);
     const uint32_t at = tp_view_row_of(in->rank, number);
     if (at < in->view.count) {
-        const size_t place = (size_t)at * TP_GRID_WIDTH + in->place;
+        const size_t place = (size_t)at * in->view.width + in->place;
         one.cell = (tp_cell){in->view.values[place], in->view.codes[place]};
     }
     tp_buf_put(&in->actors, &one, sizeof one);
@@ -241,9 +242,13 @@ static bool open_scene(scene *in, const tp_view_incident *first)
         return false;
     }
     const uint64_t column = (uint64_t)(in->column - tp_view_column_at(in->rank, 0));
-    in->place = (uint32_t)(column % TP_GRID_WIDTH);
-    if (tp_grid_read(in->rank->grid, column / TP_GRID_WIDTH, TP_GRID_NORM, 0,
-                     tp_grid_rows(in->rank->grid), false, &in->view, NULL) != TP_OK) {
+    const tp_grid_place place = tp_grid_find(in->rank->grid, column);
+    const uint32_t rows = tp_grid_rows(in->rank->grid);
+    const tp_wish wish = {in->rank->rank, TP_GRID_NORM, 0, rows, column, column};
+    in->place = (uint32_t)(column - place.first);
+    tp_wishes_read(in->run, &wish);
+    if (tp_grid_read(in->rank->grid, place.block, TP_GRID_NORM, 0, rows, false, &in->view, NULL) !=
+        TP_OK) {
         in->view.count = 0;
     }
     for (uint64_t i = 0; in->item.batch.records != NULL && i < in->item.batch.count; i++) {

@@ -20,6 +20,24 @@ uint32_t tp_lines_of(const tp_lines *lines, uint32_t key)
     return ((const uint32_t *)(const void *)lines->of_keys.data)[key];
 }
 
+bool tp_lines_rows(const tp_lines *lines, const tp_view_rank *rank, uint32_t *first,
+                   uint32_t *count)
+{
+    const uint32_t rows = tp_grid_rows(rank->grid);
+    const uint32_t *keys = (const uint32_t *)(const void *)rank->rows.data;
+    uint32_t low = rows;
+    uint32_t high = 0;
+    for (uint32_t row = 0; row < rows; row++) {
+        if (tp_lines_of(lines, keys[row]) != UINT32_MAX) {
+            low = row < low ? row : low;
+            high = row;
+        }
+    }
+    *first = low;
+    *count = low < rows ? high - low + 1 : 0;
+    return *count > 0;
+}
+
 void tp_lines_free(tp_lines *lines)
 {
     tp_buf_free(&lines->lines);

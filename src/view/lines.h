@@ -27,6 +27,10 @@ uint32_t tp_lines_count(const tp_lines *lines);
 tp_line *tp_lines_at(const tp_lines *lines, uint32_t index);
 uint32_t tp_lines_of(const tp_lines *lines, uint32_t key);
 
+/* The rows of a rank's grid that lines have, from the first to the last; false: there are none. */
+bool tp_lines_rows(const tp_lines *lines, const tp_view_rank *rank, uint32_t *first,
+                   uint32_t *count);
+
 /* Whether the series belongs to quantity and side that are asked for. */
 bool tp_lines_has(const tp_view_key *key, uint32_t quantity, const char *side);
 

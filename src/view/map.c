@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "view/ask.h"
+#include "view/brief.h"
 #include "view/lines.h"
 
 /* Bytes of cells: 0 … 249 on the ramp, then … */
@@ -43,6 +44,9 @@ typedef struct chart {
     tp_buf states; /* uint8_t of each column: bit 1 has records, bit 2 has a gap */
     uint64_t gaps;
     tp_grid_view view;
+    tp_buf worst;    /* tp_cell of each line, in a block */
+    uint32_t coarse; /* steps whose worst stands for each of them: of the widest block; 0: none */
+    bool is_coming;  /* the single steps of these */
 } chart;
 
 static tp_cell *cell_at(const chart *c, uint32_t row, uint32_t column)
@@ -67,65 +71,90 @@ static void put(chart *c, uint32_t line, uint32_t rank_index, uint32_t column, t
     }
 }
 
-/* The rows of a rank's grid that are in the map, from the first to the last. */
-static bool rows_of(const chart *c, const tp_view_rank *rank, uint32_t *first, uint32_t *count)
+static bool is_wanted(const chart *c, const tp_view_column *column)
 {
-    const uint32_t rows = tp_grid_rows(rank->grid);
-    const uint32_t *keys = (const uint32_t *)(const void *)rank->rows.data;
-    uint32_t low = rows;
-    uint32_t high = 0;
-    for (uint32_t row = 0; row < rows; row++) {
-        if (tp_lines_of(&c->lines, keys[row]) != UINT32_MAX) {
-            low = row < low ? row : low;
-            high = row;
-        }
-    }
-    *first = low;
-    *count = low < rows ? high - low + 1 : 0;
-    return *count > 0;
+    return !column->is_over && column->step >= c->from && column->step <= c->to;
 }
 
 /* Whether all columns of the block are wanted and fall into one of the map. */
-static bool is_in_one(const chart *c, const tp_view_rank *rank, uint64_t block)
+static bool is_in_one(const chart *c, const tp_view_rank *rank, tp_grid_place place)
 {
-    const uint64_t begin = block * TP_GRID_WIDTH;
-    if (begin + TP_GRID_WIDTH > tp_view_column_count(rank)) {
+    if (!place.is_full) {
         return false;
     }
-    for (uint64_t i = begin; i < begin + TP_GRID_WIDTH; i++) {
+    for (uint64_t i = place.first; i < place.first + place.width; i++) {
         const tp_view_column *column = tp_view_column_at(rank, i);
-        if (column->is_over || column->step < c->from || column->step > c->to ||
+        if (!is_wanted(c, column) ||
             (column->step - c->from) / c->per !=
-                (tp_view_column_at(rank, begin)->step - c->from) / c->per) {
+                (tp_view_column_at(rank, place.first)->step - c->from) / c->per) {
             return false;
         }
     }
     return true;
 }
 
-static void take_block(chart *c, const tp_view_rank *rank, uint32_t rank_index, uint64_t block,
-                       uint32_t first, uint32_t count)
+/* Columns of the map that the block's columns are in; UINT32_MAX: none. */
+static void find_columns(const chart *c, const tp_view_rank *rank, uint32_t rank_index,
+                         tp_grid_place place, uint32_t to[TP_GRID_WIDTH])
 {
-    const uint64_t begin = block * TP_GRID_WIDTH;
-    const bool whole = is_in_one(c, rank, block);
-    const uint32_t *keys = (const uint32_t *)(const void *)rank->rows.data + first;
-    if (tp_grid_read(rank->grid, block, c->stat, first, count, whole, &c->view, NULL) != TP_OK) {
-        return;
-    }
-    const uint32_t width = whole ? 1 : TP_GRID_WIDTH;
     const uint64_t columns = tp_view_column_count(rank);
-    uint32_t to[TP_GRID_WIDTH]; /* column of the map; UINT32_MAX: none */
-    for (uint32_t k = 0; k < width; k++) {
+    for (uint32_t k = 0; k < place.width; k++) {
         const tp_view_column *column =
-            begin + k < columns ? tp_view_column_at(rank, begin + k) : NULL;
-        to[k] = column == NULL || column->is_over || column->step < c->from || column->step > c->to
-                    ? UINT32_MAX
-                    : column_of(c, column->step, rank_index);
+            place.first + k < columns ? tp_view_column_at(rank, place.first + k) : NULL;
+        to[k] = column == NULL || !is_wanted(c, column) ? UINT32_MAX
+                                                        : column_of(c, column->step, rank_index);
+    }
+}
+
+/* The worst cell of each line, in all columns of the map that the block has. */
+static void put_worst(chart *c, uint32_t rank_index, const uint32_t *keys, uint32_t width,
+                      const uint32_t to[TP_GRID_WIDTH])
+{
+    const uint32_t lines = tp_lines_count(&c->lines);
+    tp_cell *worst = (tp_cell *)(void *)c->worst.data;
+    for (uint32_t line = 0; line < lines; line++) {
+        worst[line] = tp_cell_none();
     }
     for (uint32_t i = 0; i < c->view.count; i++) {
         const uint32_t line = tp_lines_of(&c->lines, keys[i]);
-        for (uint32_t k = 0; line != UINT32_MAX && k < width; k++) {
-            const tp_cell cell = {c->view.values[i * width + k], c->view.codes[i * width + k]};
+        const tp_cell cell = {c->view.values[i], c->view.codes[i]};
+        if (line != UINT32_MAX && tp_cell_is_worse(cell, worst[line])) {
+            worst[line] = cell;
+        }
+    }
+    for (uint32_t line = 0; line < lines; line++) {
+        for (uint32_t k = 0; k < width && !tp_cell_is_none(worst[line]); k++) {
+            if (to[k] != UINT32_MAX && (k == 0 || to[k] != to[k - 1])) {
+                put(c, line, rank_index, to[k], worst[line]);
+            }
+        }
+    }
+}
+
+static void take_block(chart *c, const tp_view_rank *rank, uint32_t rank_index, tp_grid_place place,
+                       uint32_t first, uint32_t count)
+{
+    const bool whole = is_in_one(c, rank, place);
+    const bool coarse = place.is_brief && !whole &&
+                        !tp_grid_has_fine(rank->grid, place.block, c->stat, first, count);
+    const uint32_t *keys = (const uint32_t *)(const void *)rank->rows.data + first;
+    uint32_t to[TP_GRID_WIDTH];
+    if (tp_grid_read(rank->grid, place.block, c->stat, first, count, whole || coarse, &c->view,
+                     NULL) != TP_OK) {
+        tp_brief_hurry(rank, c->stat); /* it may not be there yet */
+        return;
+    }
+    find_columns(c, rank, rank_index, place, to);
+    if (whole || coarse) {
+        c->coarse = coarse && place.width > c->coarse ? place.width : c->coarse;
+        put_worst(c, rank_index, keys, place.width, to);
+        return;
+    }
+    for (uint32_t i = 0; i < c->view.count; i++) {
+        const uint32_t line = tp_lines_of(&c->lines, keys[i]);
+        for (uint32_t k = 0; line != UINT32_MAX && k < place.width; k++) {
+            const size_t at = (size_t)i * c->view.width + k;
+            const tp_cell cell = {c->view.values[at], c->view.codes[at]};
             if (to[k] != UINT32_MAX && !tp_cell_is_none(cell)) {
                 put(c, line, rank_index, to[k], cell);
             }
@@ -136,24 +165,32 @@ static void take_block(chart *c, const tp_view_rank *rank, uint32_t rank_index, 
 static void take_rank(chart *c, const tp_view_rank *rank, uint32_t rank_index)
 {
     const uint64_t columns = tp_view_column_count(rank);
-    uint32_t first;
-    uint32_t count;
-    uint64_t block = UINT64_MAX;
-    const bool has = rows_of(c, rank, &first, &count);
+    tp_wish wish = {.rank = rank->rank, .stat = c->stat, .from = UINT64_MAX};
+    uint64_t behind = 0; /* the last block that was taken */
+    const uint32_t before = c->coarse;
+    const bool has = tp_lines_rows(&c->lines, rank, &wish.first, &wish.count);
+    c->coarse = 0;
     for (uint64_t i = 0; i < columns; i++) {
         const tp_view_column *column = tp_view_column_at(rank, i);
-        if (column->is_over || column->step < c->from || column->step > c->to) {
+        if (!is_wanted(c, column)) {
             continue;
         }
         uint8_t *state = c->states.data + column_of(c, column->step, rank_index);
         const bool is_gap = (column->flags & TP_BATCH_GAP) != 0;
         *state |= is_gap ? 2 : 1;
         c->gaps += is_gap;
-        if (has && i / TP_GRID_WIDTH != block) {
-            block = i / TP_GRID_WIDTH;
-            take_block(c, rank, rank_index, block, first, count);
+        if (has && i >= behind) {
+            const tp_grid_place place = tp_grid_find(rank->grid, i);
+            take_block(c, rank, rank_index, place, wish.first, wish.count);
+            behind = place.first + place.width;
         }
+        wish.from = i < wish.from ? i : wish.from;
+        wish.to = i;
     }
+    if (c->coarse > 0 && tp_wishes_add(c->run, &wish)) {
+        c->is_coming = true;
+    }
+    c->coarse = c->coarse > before ? c->coarse : before;
 }
 
 static int by_value(const void *a, const void *b)
@@ -201,7 +238,8 @@ static float neutral_of(const chart *c)
 {
     const uint32_t ranks =
         c->of_ranks || c->ranks_down || c->rank >= 0 ? 1 : tp_view_rank_count(c->run);
-    return fminf(CLIP - 2, NEUTRAL + 0.5F * log2f((float)c->per * (float)(ranks > 0 ? ranks : 1)));
+    const float steps = (float)(c->per > c->coarse ? c->per : c->coarse);
+    return fminf(CLIP - 2, NEUTRAL + 0.5F * log2f(steps * (float)(ranks > 0 ? ranks : 1)));
 }
 
 static uint8_t byte_of_distance(int8_t code, float neutral)
@@ -285,10 +323,11 @@ static void put_chart(chart *c, tp_answer *answer)
     tp_buf_printf(&head,
                   "{\"from\":%" PRIu64 ",\"to\":%" PRIu64 ",\"per\":%" PRIu64 ",\"w\":%" PRIu32
                   ",\"h\":%" PRIu32 ",\"low\":%.6g,\"high\":%.6g,\"log\":%s,\"below\":%" PRIu64
-                  ",\"above\":%" PRIu64 ",\"gaps\":%" PRIu64 ",\"neutral\":%.4g,\"faintest\":%.4g",
+                  ",\"above\":%" PRIu64 ",\"gaps\":%" PRIu64 ",\"neutral\":%.4g,\"faintest\":%.4g,"
+                  "\"coarse\":%" PRIu32 ",\"coming\":%s",
                   c->from, c->to, c->per, c->width, c->height, r.low, r.high,
                   r.is_log ? "true" : "false", r.below, r.above, c->gaps, (double)neutral_of(c),
-                  (double)FAINTEST);
+                  (double)FAINTEST, c->coarse, c->is_coming ? "true" : "false");
     if (c->of_ranks) {
         tp_buf_printf(&head, ",\"ranks\":[");
         for (uint32_t i = 0; i < c->width; i++) {
@@ -345,7 +384,8 @@ static bool prepare(chart *c, tp_answer *answer)
         tp_buf_put(&c->cells, &none, sizeof none);
     }
     void *states = tp_buf_extend(&c->states, c->width);
-    if (states == NULL || c->cells.failed) {
+    void *worst = tp_buf_extend(&c->worst, tp_lines_count(&c->lines) * sizeof(tp_cell) + 1);
+    if (states == NULL || worst == NULL || c->cells.failed) {
         tp_answer_wrong(answer, 503, "no memory");
         return false;
     }
@@ -368,5 +408,6 @@ void tp_answer_map(const tp_view_run *run, const tp_ask *ask, tp_answer *answer)
     tp_lines_free(&c.lines);
     tp_buf_free(&c.cells);
     tp_buf_free(&c.states);
+    tp_buf_free(&c.worst);
     tp_grid_view_free(&c.view);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "view/brief.h"
 #include "view/causes.h"
 
 #define ABNORMAL 65 /* a code: 16 log2(1 + 15.7 MADs) */
@@ -20,7 +21,10 @@ tp_view_run *tp_view_run_new(const tp_run_info *info, const char *directory)
     memcpy(run->id, info->run_id, sizeof run->id);
     run->start_wall_ns = info->start_wall_ns;
     run->directory = tp_strdup(directory);
-    if (run->directory == NULL || pthread_rwlock_init(&run->lock, NULL) != 0) {
+    run->wishes = tp_wishes_new();
+    if (run->directory == NULL || run->wishes == NULL ||
+        pthread_rwlock_init(&run->lock, NULL) != 0) {
+        tp_wishes_free(run->wishes);
         tp_free(run->directory);
         tp_free(run);
         return NULL;
@@ -36,6 +40,7 @@ static void free_rank(tp_view_rank *rank)
     }
     tp_reader_close(&rank->reader);
     tp_grid_free(rank->grid);
+    tp_brief_free(rank->brief);
     tp_view_incidents_free(rank);
     tp_buf *const bufs[] = {&rank->directories, &rank->columns, &rank->rows,   &rank->places,
                             &rank->baselines,   &rank->known,   &rank->touched};
@@ -60,6 +65,7 @@ void tp_view_run_free(tp_view_run *run)
     tp_buf_free(&run->ranks);
     tp_map_free(&run->by_name);
     tp_free(run->directory);
+    tp_wishes_free(run->wishes);
     pthread_rwlock_destroy(&run->lock);
     tp_free(run);
 }
@@ -84,16 +90,6 @@ tp_view_rank *tp_view_rank_find(const tp_view_run *run, uint32_t rank)
     return NULL;
 }
 
-uint32_t tp_view_key_count(const tp_view_run *run)
-{
-    return (uint32_t)(run->keys.size / sizeof(tp_view_key));
-}
-
-const tp_view_key *tp_view_key_at(const tp_view_run *run, uint32_t key)
-{
-    return (const tp_view_key *)(const void *)run->keys.data + key;
-}
-
 uint64_t tp_view_column_count(const tp_view_rank *rank)
 {
     return rank->columns.size / sizeof(tp_view_column);
@@ -114,11 +110,23 @@ const tp_view_column *tp_view_column_find(const tp_view_rank *rank, uint64_t ste
     return NULL;
 }
 
-uint32_t tp_view_row_of(const tp_view_rank *rank, uint32_t key)
+const tp_view_scalar *tp_view_scalar_at(const tp_view_rank *rank, uint32_t row, uint64_t column)
 {
-    const uint32_t *places = (const uint32_t *)(const void *)rank->places.data;
-    return key < rank->places.size / sizeof *places && places[key] > 0 ? places[key] - 1
-                                                                       : UINT32_MAX;
+    const tp_view_scalar *all = (const tp_view_scalar *)(const void *)rank->scalars.data;
+    const size_t count = rank->scalars.size / sizeof *all;
+    size_t low = 0;
+    for (size_t high = count; low < high;) {
+        const size_t middle = low + (high - low) / 2;
+        if (all[middle].column < column) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    while (low < count && all[low].column == column && all[low].row != row) {
+        low++;
+    }
+    return low < count && all[low].column == column ? &all[low] : NULL;
 }
 
 bool tp_view_run_steps(const tp_view_run *run, uint64_t *first, uint64_t *last)
@@ -187,110 +195,34 @@ tp_status tp_view_run_add(tp_view_run *run, const tp_run_info *info, const char 
     return status == TP_OK ? TP_OK : tp_fail(error, status, "no memory for a rank");
 }
 
-/* The name up to its first part that is a number. */
-static char *layer_of(const char *name)
+/* Room for the cells of a column, and baselines for all rows: those of rows that were taken from
+ * digests begin with these. */
+static tp_status begin_column(tp_view_rank *rank)
 {
-    for (const char *part = name; part != NULL && *part != '\0';) {
-        const char *end = strchr(part, '.');
-        const size_t length = end != NULL ? (size_t)(end - part) : strlen(part);
-        if (length > 0 && strspn(part, "0123456789") >= length) {
-            char *layer = tp_strdup(name);
-            if (layer != NULL) {
-                layer[(size_t)(part - name) + length] = '\0';
-            }
-            return layer;
+    const uint32_t rows = tp_grid_rows(rank->grid);
+    const uint32_t before =
+        (uint32_t)(rank->baselines.size / (TP_GRID_STATS * sizeof(tp_baseline)));
+    if (before < rows) {
+        const size_t size = (size_t)(rows - before) * TP_GRID_STATS * sizeof(tp_baseline);
+        void *memory = tp_buf_extend(&rank->baselines, size);
+        if (memory == NULL) {
+            return TP_ERR_NOMEM;
         }
-        part = end != NULL ? end + 1 : NULL;
+        memset(memory, 0, size);
     }
-    return tp_strdup("");
+    if (before == 0 && rank->brief != NULL) {
+        for (uint32_t stat = 0; stat < TP_GRID_STATS; stat++) {
+            tp_brief_seed(rank, tp_grid_columns(rank->grid), stat, 0, rows,
+                          (tp_baseline *)(void *)rank->baselines.data + stat, TP_GRID_STATS);
+        }
+    }
+    return tp_grid_begin_column(rank->grid);
 }
 
-static size_t key_text(char *text, size_t size, uint32_t quantity, const char *row)
+const tp_key *tp_view_reader_key(const tp_view_rank *rank, uint32_t key)
 {
-    const int length = snprintf(text, size, "%u/%s", quantity, row);
-    return length < 0 ? 0 : (size_t)length < size ? (size_t)length : size - 1;
-}
-
-uint32_t tp_view_key_find(const tp_view_run *run, uint32_t quantity, const char *row)
-{
-    char text[1100];
-    uint32_t key;
-    const size_t length = key_text(text, sizeof text, quantity, row);
-    return tp_map_get(&run->by_name, text, length, &key) == TP_OK ? key : TP_VIEW_NO_KEY;
-}
-
-static tp_status add_key(tp_view_run *run, const tp_key *key, uint64_t order, const char *row,
-                         uint32_t *out)
-{
-    char text[1100];
-    const size_t length = key_text(text, sizeof text, key->quantity, row);
-    *out = tp_view_key_count(run);
-    tp_view_key one = {.row = tp_strdup(row),
-                       .name = tp_strdup(key->name),
-                       .layer = layer_of(key->name),
-                       .quantity = key->quantity < TP_VIEW_QUANTITIES ? key->quantity : 0,
-                       .role = key->role,
-                       .order = order};
-    if (one.row == NULL || one.name == NULL || one.layer == NULL ||
-        tp_map_set(&run->by_name, text, length, *out) != TP_OK) {
-        run->keys.failed = true;
-    }
-    tp_buf_put(&run->keys, &one, sizeof one);
-    if (run->keys.failed) {
-        tp_free(one.row);
-        tp_free(one.name);
-        tp_free(one.layer);
-        return TP_ERR_NOMEM;
-    }
-    return TP_OK;
-}
-
-/* The row of a series in the rank's grid, which is made if need be. */
-static tp_status add_row(tp_view_run *run, tp_view_rank *rank, uint32_t key, uint32_t *row)
-{
-    *row = tp_view_row_of(rank, key);
-    if (*row != UINT32_MAX) {
-        return TP_OK;
-    }
-    while (rank->places.size / sizeof(uint32_t) <= key && !rank->places.failed) {
-        tp_buf_put_u32(&rank->places, 0);
-    }
-    *row = tp_grid_rows(rank->grid);
-    void *memory = tp_buf_extend(&rank->baselines, TP_GRID_STATS * sizeof(tp_baseline));
-    tp_buf_put_u32(&rank->rows, key);
-    if (memory == NULL || rank->places.failed || rank->rows.failed ||
-        tp_grid_add_row(rank->grid) != TP_OK) {
-        return TP_ERR_NOMEM;
-    }
-    memset(memory, 0, TP_GRID_STATS * sizeof(tp_baseline));
-    ((uint32_t *)(void *)rank->places.data)[key] = *row + 1;
-    (void)run;
-    return TP_OK;
-}
-
-/* The name of a row: of a chunk of a virtual pipeline with its number. */
-static void name_row(const tp_key *key, uint32_t call, char *text, size_t size)
-{
-    const size_t length = (size_t)tp_row_name(key, call, text, size - 32);
-    if (key->vpp_stage > 0) {
-        snprintf(text + length, size - length, "@%d", key->vpp_stage);
-    }
-}
-
-uint32_t tp_view_key_of(const tp_view_run *run, const tp_key *key, uint32_t call)
-{
-    char text[1056];
-    name_row(key, call, text, sizeof text);
-    return tp_view_key_find(run, key->quantity, text);
-}
-
-tp_status tp_view_series_of(tp_view_run *run, const tp_key *key, uint32_t call, uint64_t order,
-                            uint32_t *out)
-{
-    char text[1056];
-    name_row(key, call, text, sizeof text);
-    *out = tp_view_key_find(run, key->quantity, text);
-    return *out == TP_VIEW_NO_KEY ? add_key(run, key, order, text, out) : TP_OK;
+    return rank->definitions != NULL ? tp_definitions_key(rank->definitions, key)
+                                     : tp_reader_key(rank->reader, key);
 }
 
 /* The row of a record; UINT32_MAX when its name was lost to damage. */
@@ -304,14 +236,14 @@ static tp_status find_row(tp_view_run *run, tp_view_rank *rank, const tp_record 
         return TP_OK;
     }
     *row = UINT32_MAX;
-    const tp_key *key = tp_reader_key(rank->reader, record->key);
+    const tp_key *key = tp_view_reader_key(rank, record->key);
     if (key == NULL) {
         return TP_OK;
     }
     uint32_t number;
     tp_status status = tp_view_series_of(run, key, record->call, record->order, &number);
     if (status == TP_OK) {
-        status = add_row(run, rank, number, row);
+        status = tp_view_add_row(rank, number, row);
     }
     if (status == TP_OK && record->call == 0 && record->key < 1U << 24) {
         while (rank->known.size / sizeof(uint32_t) <= record->key && !rank->known.failed) {
@@ -333,13 +265,40 @@ float tp_view_scale(float value, uint32_t stat)
     return value;
 }
 
-static float distance_of(const tp_baseline *baseline, float value, uint32_t stat)
+float tp_view_distance(const tp_baseline *baseline, float scaled, uint32_t stat)
 {
     const bool is_log = stat == TP_GRID_NORM || stat == TP_GRID_MAX_ABS || stat == TP_GRID_STD;
     /* What is small beside the tensor's own size isn't far: 5 % where it is a logarithm. */
     const float least = is_log ? 0.05F : stat == TP_GRID_ZEROS ? 0.005F : 1e-30F;
-    return tp_baseline_distance(baseline, tp_view_scale(value, stat), least,
+    return tp_baseline_distance(baseline, scaled, least,
                                 is_log || stat == TP_GRID_ZEROS ? 0.0F : 0.05F);
+}
+
+bool tp_view_is_abnormal(tp_cell cell)
+{
+    return !tp_cell_is_none(cell) &&
+           (!isfinite(cell.value) ||
+            (cell.code != TP_CODE_UNKNOWN && (cell.code > ABNORMAL || cell.code < -ABNORMAL)));
+}
+
+tp_cell tp_view_settle(tp_baseline *baseline, uint32_t stat, float low, float high, uint32_t count)
+{
+    tp_cell cell = {high, TP_CODE_UNKNOWN};
+    if (!isfinite(low) || !isfinite(high)) {
+        cell.value = isfinite(high) ? low : high;
+        return cell;
+    }
+    float distance = tp_view_distance(baseline, tp_view_scale(high, stat), stat);
+    if (count > 1) {
+        const float other = tp_view_distance(baseline, tp_view_scale(low, stat), stat);
+        if (fabsf(other) > fabsf(distance)) {
+            distance = other;
+            cell.value = low;
+        }
+    }
+    cell.code = tp_code_of_distance(distance);
+    tp_baseline_take(baseline, tp_view_scale(cell.value, stat), distance);
+    return cell;
 }
 
 /* The records of a row in the step, as far as they have come: smallest and largest. */
@@ -352,8 +311,10 @@ typedef struct touched {
 
 static void widen(touched *row, const tp_stats *stats)
 {
+    float values[8];
+    tp_digest_values(stats, values);
     for (uint32_t stat = 0; stat < TP_GRID_STATS; stat++) {
-        const float value = tp_grid_value(stats, stat);
+        const float value = values[stat];
         const bool first = row->count == 0;
         /* NaN is worse than anything, and stays. */
         row->low[stat] = first || isnan(value) || value < row->low[stat] ? value : row->low[stat];
@@ -363,37 +324,21 @@ static void widen(touched *row, const tp_stats *stats)
     row->count++;
 }
 
-/* Puts a row's cells into the grid, and what they are into its baselines. Returns how far from
- * normal the norm or the largest is; TP_CODE_UNKNOWN + 1: not finite. */
-static int settle(tp_view_rank *rank, const touched *row)
+/* Puts a row's cells into the grid, and what they are into its baselines. Whether it is far from
+ * normal: in its norm or its largest element, or because it isn't finite. */
+static bool settle(tp_view_rank *rank, const touched *row)
 {
     tp_baseline *baselines =
         (tp_baseline *)(void *)rank->baselines.data + (size_t)row->row * TP_GRID_STATS;
-    int worst = 0;
+    bool is_abnormal = false;
     for (uint32_t stat = 0; stat < TP_GRID_STATS; stat++) {
-        tp_cell cell = {row->high[stat], TP_CODE_UNKNOWN};
-        if (!isfinite(row->low[stat]) || !isfinite(row->high[stat])) {
-            cell.value = isfinite(row->high[stat]) ? row->low[stat] : row->high[stat];
-            worst = 127;
-        } else {
-            float distance = distance_of(&baselines[stat], row->high[stat], stat);
-            if (row->count > 1) {
-                const float other = distance_of(&baselines[stat], row->low[stat], stat);
-                if (fabsf(other) > fabsf(distance)) {
-                    distance = other;
-                    cell.value = row->low[stat];
-                }
-            }
-            cell.code = tp_code_of_distance(distance);
-            tp_baseline_take(&baselines[stat], tp_view_scale(cell.value, stat), distance);
-            if (cell.code != TP_CODE_UNKNOWN && stat <= TP_GRID_MAX_ABS) {
-                const int far = cell.code < 0 ? -cell.code : cell.code;
-                worst = far > worst ? far : worst;
-            }
-        }
+        const tp_cell cell =
+            tp_view_settle(&baselines[stat], stat, row->low[stat], row->high[stat], row->count);
+        is_abnormal = is_abnormal || !isfinite(cell.value) ||
+                      (stat <= TP_GRID_MAX_ABS && tp_view_is_abnormal(cell));
         tp_grid_set(rank->grid, row->row, stat, cell);
     }
-    return worst;
+    return is_abnormal;
 }
 
 /* Finds what is known of the row in this step. places: of each row among them, + 1. */
@@ -444,13 +389,14 @@ static tp_status take_records(tp_view_run *run, tp_view_rank *rank, const tp_bat
         key->elements = record->u.stats.count;
         squares[key->quantity] += norm * norm;
     }
+    status = status == TP_OK ? begin_column(rank) : status;
     const touched *rows = (const touched *)(const void *)rank->touched.data;
     const uint64_t count = rank->touched.size / sizeof *rows;
     for (uint64_t i = 0; i < count && status == TP_OK; i++) {
         const uint32_t key = ((const uint32_t *)(const void *)rank->rows.data)[rows[i].row];
         const uint32_t quantity = tp_view_key_at(run, key)->quantity;
         column->series[quantity]++;
-        column->abnormal[quantity] += settle(rank, &rows[i]) > ABNORMAL;
+        column->abnormal[quantity] += settle(rank, &rows[i]);
     }
     const uint32_t gradients =
         column->series[TP_GRAD_REDUCED] > 0 ? TP_GRAD_REDUCED : TP_GRAD_UNREDUCED;
@@ -466,6 +412,13 @@ static void pass_over(tp_view_rank *rank, uint64_t step)
     for (uint64_t i = tp_view_column_count(rank); i-- > 0 && columns[i].step >= step;) {
         columns[i].is_over = true;
     }
+}
+
+tp_status tp_view_add_column(tp_view_rank *rank, const tp_view_column *column)
+{
+    pass_over(rank, column->step);
+    tp_buf_put(&rank->columns, column, sizeof *column);
+    return rank->columns.failed ? TP_ERR_NOMEM : TP_OK;
 }
 
 static tp_status take_batch(tp_view_run *run, tp_view_rank *rank, const tp_batch *batch,
@@ -490,9 +443,7 @@ static tp_status take_batch(tp_view_run *run, tp_view_rank *rank, const tp_batch
         snprintf(run->trouble, sizeof run->trouble, "%.250s", error.message);
     }
     if (status == TP_OK) {
-        pass_over(rank, batch->step);
-        tp_buf_put(&rank->columns, &column, sizeof column);
-        status = rank->columns.failed ? TP_ERR_NOMEM : TP_OK;
+        status = tp_view_add_column(rank, &column);
     }
     rank->closed = false;
     rank->micro_steps = batch->micro_steps;
@@ -521,7 +472,18 @@ static bool open_next(tp_view_rank *rank)
 static tp_status advance_rank(tp_view_run *run, tp_view_rank *rank, bool *more)
 {
     tp_item item;
-    if (rank->reader == NULL && !open_next(rank)) {
+    if (rank->reader == NULL) {
+        if (!open_next(rank)) {
+            return TP_OK;
+        }
+        const tp_status status = tp_brief_open(run, rank);
+        if (status != TP_OK || rank->brief != NULL) {
+            *more = true;
+            return status;
+        }
+    }
+    if (tp_brief_advance(run, rank)) {
+        *more = true;
         return TP_OK;
     }
     for (;;) {
@@ -561,7 +523,7 @@ static tp_status advance_rank(tp_view_run *run, tp_view_rank *rank, bool *more)
 tp_status tp_view_run_advance(tp_view_run *run, bool *more)
 {
     tp_status status = TP_OK;
-    *more = false;
+    *more = tp_wishes_grant(run);
     for (uint32_t i = 0; i < tp_view_rank_count(run) && status == TP_OK; i++) {
         status = advance_rank(run, tp_view_rank_at(run, i), more);
     }

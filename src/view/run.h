@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "base/map.h"
+#include "journal/definitions.h"
 #include "tensorprobe/reader.h"
 #include "view/baseline.h"
 #include "view/grid.h"
@@ -45,6 +46,13 @@ typedef struct tp_view_column {
     uint32_t series[TP_VIEW_QUANTITIES];   /* that it has at all */
 } tp_view_column;
 
+/* A value that the training loop logged, of a step that was taken from a digest. */
+typedef struct tp_view_scalar {
+    uint64_t column;
+    uint32_t row; /* of the grid */
+    double value;
+} tp_view_scalar;
+
 typedef struct tp_view_rank {
     uint32_t rank;
     tp_buf directories; /* char *: one for each attempt, the first one first */
@@ -56,7 +64,7 @@ typedef struct tp_view_rank {
     tp_buf columns;   /* tp_view_column */
     tp_buf rows;      /* uint32_t: key of each row of the grid */
     tp_buf places;    /* uint32_t: row of each key, + 1 */
-    tp_buf baselines; /* tp_baseline [row][statistic] */
+    tp_buf baselines; /* tp_baseline [row][statistic], once batches are taken in */
     tp_buf known;     /* uint32_t by the reader's id: row + 1 of call 0 */
     tp_buf touched;   /* of the step that is taken in */
     tp_buf incidents; /* tp_view_incident */
@@ -66,6 +74,9 @@ typedef struct tp_view_rank {
     uint64_t alert_count;
     tp_position position;
     uint64_t bytes;
+    tp_buf scalars;                    /* tp_view_scalar, in the order of their columns */
+    struct tp_brief *brief;            /* what was taken from digests; NULL: nothing was */
+    const tp_definitions *definitions; /* of the segment whose alerts are taken from there */
 } tp_view_rank;
 
 typedef struct tp_view_run {
@@ -80,6 +91,7 @@ typedef struct tp_view_run {
     bool is_read;     /* up to what is there */
     uint64_t version; /* grows with what is there */
     char trouble[256];
+    struct tp_wishes *wishes; /* for finer cells than there are */
 } tp_view_run;
 
 tp_view_run *tp_view_run_new(const tp_run_info *info, const char *directory);
@@ -96,6 +108,26 @@ tp_status tp_view_run_advance(tp_view_run *run, bool *more);
 tp_status tp_view_series_of(tp_view_run *run, const tp_key *key, uint32_t call, uint64_t order,
                             uint32_t *out);
 
+/* The row of a series in the rank's grid, which is made if need be. */
+tp_status tp_view_add_row(tp_view_rank *rank, uint32_t key, uint32_t *row);
+
+/* Behind the last column. A later attempt that begins before the end of the one before it has its
+ * steps. */
+tp_status tp_view_add_column(tp_view_rank *rank, const tp_view_column *column);
+
+/* A key's name by the number that records have it under now; NULL: it is lost. */
+const tp_key *tp_view_reader_key(const tp_view_rank *rank, uint32_t key);
+
+/* The cell of one statistic of a row in a step of which it had so many values, and what that does
+ * to its baseline. */
+tp_cell tp_view_settle(tp_baseline *baseline, uint32_t stat, float low, float high, uint32_t count);
+
+/* How far a scaled value is from normal, in MADs; NaN: too few values yet. */
+float tp_view_distance(const tp_baseline *baseline, float scaled, uint32_t stat);
+
+/* Whether a cell is far from normal, as pages count series. */
+bool tp_view_is_abnormal(tp_cell cell);
+
 /* With the lock held: */
 uint32_t tp_view_rank_count(const tp_view_run *run);
 tp_view_rank *tp_view_rank_at(const tp_view_run *run, uint32_t index);
@@ -111,6 +143,9 @@ uint64_t tp_view_column_count(const tp_view_rank *rank);
 const tp_view_column *tp_view_column_at(const tp_view_rank *rank, uint64_t index);
 /* The last column of this step; NULL: it isn't there. */
 const tp_view_column *tp_view_column_find(const tp_view_rank *rank, uint64_t step);
+
+/* What was logged in a column; NULL: nothing, or it is in the grid. */
+const tp_view_scalar *tp_view_scalar_at(const tp_view_rank *rank, uint32_t row, uint64_t column);
 
 /* Row of the rank's grid; UINT32_MAX: it has no such series. */
 uint32_t tp_view_row_of(const tp_view_rank *rank, uint32_t key);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "view/brief.h"
+
 #define RECENT 100             /* steps of which times and cost are told */
 #define NEAR 5                 /* a rank that is so many steps behind is late */
 #define STALL_NS 30000000000.0 /* without a step; and five of the usual ones */
@@ -130,25 +132,18 @@ void tp_tail_state_text(const tp_tail *tail, const tp_view_run *run, char *text,
 bool tp_tail_scalar(const tp_view_run *run, uint32_t key, uint64_t step, double *value,
                     double *finite)
 {
-    tp_grid_view view = {0};
     bool found = false;
     *finite = (double)NAN;
     for (uint32_t r = 0; r < tp_view_rank_count(run) && key != TP_VIEW_NO_KEY && !found; r++) {
         const tp_view_rank *rank = tp_view_rank_at(run, r);
         const uint32_t row = tp_view_row_of(rank, key);
-        uint64_t loaded = UINT64_MAX;
+        tp_grid_walk walk = {.view = {.count = 0}};
         const uint64_t columns = row == UINT32_MAX ? 0 : tp_view_column_count(rank);
         for (uint64_t i = columns; i-- > 0 && i + 10 * RECENT > columns && isnan(*finite);) {
-            if (i / TP_GRID_WIDTH != loaded) {
-                loaded = i / TP_GRID_WIDTH;
-                if (tp_grid_read(rank->grid, loaded, TP_GRID_MEAN, row, 1, false, &view, NULL) !=
-                    TP_OK) {
-                    view.count = 0;
-                }
-            }
-            const size_t at = i % TP_GRID_WIDTH;
-            const tp_cell cell =
-                view.count > 0 ? (tp_cell){view.values[at], view.codes[at]} : tp_cell_none();
+            const tp_view_scalar *logged = tp_view_scalar_at(rank, row, i);
+            const tp_cell cell = logged != NULL
+                                     ? (tp_cell){(float)logged->value, TP_CODE_UNKNOWN}
+                                     : tp_grid_cell(rank->grid, &walk, TP_GRID_MEAN, row, i);
             if (tp_cell_is_none(cell) || tp_view_column_at(rank, i)->step > step) {
                 continue;
             }
@@ -156,8 +151,8 @@ bool tp_tail_scalar(const tp_view_run *run, uint32_t key, uint64_t step, double 
             *finite = isfinite(cell.value) ? (double)cell.value : *finite;
             found = true;
         }
+        tp_grid_view_free(&walk.view);
     }
-    tp_grid_view_free(&view);
     return found;
 }
 
@@ -325,20 +320,22 @@ static uint32_t draw_incidents(const tp_view_run *run, tp_screen *screen, uint32
 }
 
 /* Whether anything of the rank isn't finite in that step. */
-static bool is_bad(const tp_tail *tail, const tp_view_rank *rank, uint64_t step)
+static bool is_bad(const tp_view_run *run, const tp_view_rank *rank, uint64_t step)
 {
     const tp_view_column *column = tp_view_column_find(rank, step);
     tp_grid_view view = {0};
     bool bad = false;
-    (void)tail;
     if (column == NULL) {
         return false;
     }
     const uint64_t i = (uint64_t)(column - tp_view_column_at(rank, 0));
-    if (tp_grid_read(rank->grid, i / TP_GRID_WIDTH, TP_GRID_NORM, 0, tp_grid_rows(rank->grid),
-                     false, &view, NULL) == TP_OK) {
+    const tp_grid_place place = tp_grid_find(rank->grid, i);
+    const tp_wish wish = {rank->rank, TP_GRID_NORM, 0, tp_grid_rows(rank->grid), i, i};
+    tp_wishes_read(run, &wish);
+    if (tp_grid_read(rank->grid, place.block, TP_GRID_NORM, 0, wish.count, false, &view, NULL) ==
+        TP_OK) {
         for (uint32_t row = 0; row < view.count && !bad; row++) {
-            const size_t at = (size_t)row * TP_GRID_WIDTH + i % TP_GRID_WIDTH;
+            const size_t at = (size_t)row * view.width + (i - place.first);
             bad = !isfinite(view.values[at]) &&
                   !tp_cell_is_none((tp_cell){view.values[at], view.codes[at]});
         }
@@ -354,7 +351,7 @@ static void draw_ranks(const tp_tail *tail, const tp_view_run *run, tp_screen *s
         const tp_view_rank *rank = tp_view_rank_at(run, r);
         const tp_view_column *column = last_column(rank);
         const bool late = column == NULL || column->step + NEAR < tail->step;
-        const bool bad = is_bad(tail, rank, tail->step);
+        const bool bad = is_bad(run, rank, tail->step);
         const char *mark =
             bad ? (screen->is_utf8 ? "×" : "!") : (late ? "late" : (screen->is_utf8 ? "·" : "."));
         if (at + 12 > screen->width) {

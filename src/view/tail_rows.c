@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "tensor/dtype.h"
+#include "view/brief.h"
 #include "view/tail.h"
 
 #define SPARK_STEPS 120 /* of a line in the list */
@@ -191,8 +192,7 @@ static void put_name(tp_screen *screen, uint32_t row, uint32_t column, uint32_t 
 static uint32_t read_cells(const tp_spot *at, uint32_t stat, uint32_t steps, uint32_t width,
                            tp_cell *out)
 {
-    tp_grid_view view = {0};
-    uint64_t loaded = UINT64_MAX;
+    tp_grid_walk walk = {.view = {.count = 0}};
     const uint64_t end = at->column + 1;
     const uint64_t count = end < steps ? end : steps;
     const uint64_t per = count / width + (count % width != 0);
@@ -203,21 +203,13 @@ static uint32_t read_cells(const tp_spot *at, uint32_t stat, uint32_t steps, uin
     for (uint64_t i = end - count; i < end; i++) {
         /* The last bucket is full: it is the one that is looked at. */
         tp_cell *to = &out[used - 1 - (end - 1 - i) / per];
-        if (i / TP_GRID_WIDTH != loaded) {
-            loaded = i / TP_GRID_WIDTH;
-            if (tp_grid_read(at->rank->grid, loaded, stat, at->row, 1, false, &view, NULL) !=
-                TP_OK) {
-                view.count = 0;
-            }
-        }
-        if (view.count > 0 && !tp_view_column_at(at->rank, i)->is_over) {
-            const tp_cell cell = {view.values[i % TP_GRID_WIDTH], view.codes[i % TP_GRID_WIDTH]};
-            if (!tp_cell_is_none(cell) && (tp_cell_is_none(*to) || tp_cell_is_worse(cell, *to))) {
-                *to = cell;
-            }
+        const tp_cell cell = tp_grid_cell(at->rank->grid, &walk, stat, at->row, i);
+        if (!tp_view_column_at(at->rank, i)->is_over && !tp_cell_is_none(cell) &&
+            (tp_cell_is_none(*to) || tp_cell_is_worse(cell, *to))) {
+            *to = cell;
         }
     }
-    tp_grid_view_free(&view);
+    tp_grid_view_free(&walk.view);
     return used;
 }
 
@@ -541,7 +533,6 @@ uint32_t tp_tail_draw_series(const tp_tail *tail, const tp_view_run *run, tp_scr
     const tp_tail_line *lines = (const tp_tail_line *)(const void *)tail->lines.data;
     const tp_tail_line *line = &lines[0];
     char text[96];
-    tp_grid_view view = {0};
     for (uint64_t i = 0; i < tail->lines.size / sizeof *lines; i++) {
         line = lines[i].spot.key == tail->selected ? &lines[i] : line;
     }
@@ -553,13 +544,14 @@ uint32_t tp_tail_draw_series(const tp_tail *tail, const tp_view_run *run, tp_scr
                      tp_count_text(text, key->elements), line->spot.rank->rank);
     for (uint32_t stat = 0; stat < TP_GRID_STATS && row + 3 < end; stat++) {
         tp_spot spot = line->spot;
-        if (tp_grid_read(spot.rank->grid, spot.column / TP_GRID_WIDTH, stat, spot.row, 1, false,
-                         &view, NULL) != TP_OK ||
-            view.count == 0) {
+        tp_grid_walk walk = {.view = {.count = 0}};
+        const tp_wish wish = {spot.rank->rank, stat, spot.row, 1, spot.column, spot.column};
+        tp_wishes_read(run, &wish);
+        spot.cell = tp_grid_cell(spot.rank->grid, &walk, stat, spot.row, spot.column);
+        tp_grid_view_free(&walk.view);
+        if (tp_cell_is_none(spot.cell)) {
             continue;
         }
-        const size_t at = spot.column % TP_GRID_WIDTH;
-        spot.cell = (tp_cell){view.values[at], view.codes[at]};
         tp_screen_put(screen, row, 2, 0, stat == line->stat ? TP_PART_STRONG : TP_PART_QUIET,
                       stat_label(stat));
         tp_screen_put_right(screen, row, 24, part_of(spot.cell),
@@ -569,7 +561,6 @@ uint32_t tp_tail_draw_series(const tp_tail *tail, const tp_view_run *run, tp_scr
         distance_text(spot.cell, text, sizeof text);
         tp_screen_put_right(screen, row++, 58, part_of(spot.cell), text);
     }
-    tp_grid_view_free(&view);
     if (row + 3 < end) {
         tp_screen_printf(screen, row + 1, 2, TP_PART_QUIET, "%s, the last %" PRIu64 " steps",
                          stat_label(line->stat),

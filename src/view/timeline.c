@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "view/ask.h"
+#include "view/brief.h"
 
 void tp_answer_runs(tp_library *library, tp_answer *answer)
 {
@@ -203,40 +204,112 @@ uint32_t tp_view_find_scalar(const tp_view_run *run, const char *const *names)
     return TP_VIEW_NO_KEY;
 }
 
-/* Values of a series of a rank in the window: each is given to a bucket. */
-static void take_series(const tp_view_rank *rank, uint32_t key, uint32_t stat, uint64_t from,
-                        uint64_t to, uint64_t per, bucket *buckets)
-{
-    const uint32_t row = tp_view_row_of(rank, key);
-    tp_grid_view view = {0};
-    uint64_t loaded = UINT64_MAX;
-    for (uint64_t i = 0; row != UINT32_MAX && i < tp_view_column_count(rank); i++) {
-        const tp_view_column *column = tp_view_column_at(rank, i);
-        if (column->is_over || column->step < from || column->step > to) {
-            continue;
-        }
-        if (i / TP_GRID_WIDTH != loaded) {
-            loaded = i / TP_GRID_WIDTH;
-            if (tp_grid_read(rank->grid, loaded, stat, row, 1, false, &view, NULL) != TP_OK) {
-                view.count = 0;
-            }
-        }
-        if (view.count > 0) {
-            const tp_cell cell = {view.values[i % TP_GRID_WIDTH], view.codes[i % TP_GRID_WIDTH]};
-            if (!tp_cell_is_none(cell)) {
-                take(&buckets[(column->step - from) / per], (double)cell.value);
-            }
-        }
-    }
-    tp_grid_view_free(&view);
-}
-
 typedef struct window {
     uint64_t from;
     uint64_t to;
     uint64_t per;
     uint32_t width;
 } window;
+
+/* What a series is gathered into. */
+typedef struct gathering {
+    const window *window;
+    bucket *buckets;
+    uint32_t coarse; /* steps of the widest span whose extremes stand for each; 0: all are single */
+    bool is_coming;  /* the single steps of these */
+} gathering;
+
+static bool is_in(const window *w, const tp_view_column *column)
+{
+    return !column->is_over && column->step >= w->from && column->step <= w->to;
+}
+
+/* What was logged in the columns that were taken from digests. */
+static void take_scalars(const tp_view_rank *rank, uint32_t row, uint32_t stat, const gathering *to)
+{
+    const tp_view_scalar *scalars = (const tp_view_scalar *)(const void *)rank->scalars.data;
+    for (size_t i = 0; i < rank->scalars.size / sizeof *scalars; i++) {
+        const tp_view_column *column = tp_view_column_at(rank, scalars[i].column);
+        if (scalars[i].row == row && is_in(to->window, column)) {
+            const bool has_sign = stat != TP_GRID_NORM && stat != TP_GRID_MAX_ABS;
+            take(&to->buckets[(column->step - to->window->from) / to->window->per],
+                 has_sign ? scalars[i].value : fabs(scalars[i].value));
+        }
+    }
+}
+
+/* The smallest and the largest value of a span, in each bucket that it touches. */
+static void take_span(const tp_view_rank *rank, tp_grid_place place, const tp_grid_view *view,
+                      gathering *to)
+{
+    uint64_t last = UINT64_MAX;
+    if (view->count == 0 || tp_digest_is_none((tp_digest_value){view->lows[0], view->values[0]})) {
+        return;
+    }
+    for (uint32_t k = 0; k < place.width; k++) {
+        const tp_view_column *column = tp_view_column_at(rank, place.first + k);
+        const uint64_t at = (column->step - to->window->from) / to->window->per;
+        if (!is_in(to->window, column) || at == last) {
+            continue;
+        }
+        last = at;
+        take(&to->buckets[at], (double)view->lows[0]);
+        if (memcmp(&view->lows[0], &view->values[0], sizeof(float)) != 0) {
+            take(&to->buckets[at], (double)view->values[0]);
+        }
+    }
+    to->coarse = place.width > to->coarse ? place.width : to->coarse;
+}
+
+/* Values of a series of a rank in the window: each is given to a bucket. */
+static void take_series(const tp_view_run *run, const tp_view_rank *rank, uint32_t key,
+                        uint32_t stat, gathering *to)
+{
+    const uint32_t row = tp_view_row_of(rank, key);
+    const bool is_scalar = key != TP_VIEW_NO_KEY &&
+                           tp_view_key_at(run, key)->quantity == TP_SCALAR && stat != TP_GRID_STD &&
+                           stat != TP_GRID_ZEROS;
+    const window *w = to->window;
+    tp_wish wish = {.rank = rank->rank, .stat = stat, .first = row, .count = 1, .from = UINT64_MAX};
+    tp_grid_view view = {0};
+    tp_grid_place place = {0};
+    for (uint64_t i = 0; row != UINT32_MAX && i < tp_view_column_count(rank); i++) {
+        const tp_view_column *column = tp_view_column_at(rank, i);
+        if (!is_in(w, column)) {
+            continue;
+        }
+        wish.from = i < wish.from ? i : wish.from;
+        wish.to = i;
+        if (i >= place.first + place.width) {
+            place = tp_grid_find(rank->grid, i);
+            const bool as_span =
+                place.is_brief &&
+                (is_scalar || !tp_grid_has_fine(rank->grid, place.block, stat, row, 1));
+            const tp_status status =
+                as_span ? tp_grid_read_brief(rank->grid, place.block, stat, row, 1, &view, NULL)
+                        : tp_grid_read(rank->grid, place.block, stat, row, 1, false, &view, NULL);
+            if (status != TP_OK) {
+                tp_brief_hurry(rank, stat);
+                view.count = 0;
+            } else if (as_span && !is_scalar) {
+                take_span(rank, place, &view, to);
+            }
+            view.count = as_span ? 0 : view.count;
+        }
+        if (view.count > 0) {
+            const tp_cell cell = {view.values[i - place.first], view.codes[i - place.first]};
+            if (!tp_cell_is_none(cell)) {
+                take(&to->buckets[(column->step - w->from) / w->per], (double)cell.value);
+            }
+        }
+    }
+    if (is_scalar) {
+        take_scalars(rank, row, stat, to);
+    }
+    to->coarse = to->coarse > w->per ? to->coarse : 0;
+    to->is_coming = (to->coarse > 0 && tp_wishes_add(run, &wish)) || to->is_coming;
+    tp_grid_view_free(&view);
+}
 
 static window window_of(const tp_view_run *run, const tp_ask *ask)
 {
@@ -354,8 +427,8 @@ void tp_answer_timeline(const tp_view_run *run, const tp_ask *ask, tp_answer *an
                             {"hook", buckets + 4 * (size_t)w.width}};
     for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
         const tp_view_rank *rank = tp_view_rank_at(run, r);
-        take_series(rank, loss, TP_GRID_MEAN, w.from, w.to, w.per, tracks[0].buckets);
-        take_series(rank, rate, TP_GRID_MEAN, w.from, w.to, w.per, tracks[2].buckets);
+        take_series(run, rank, loss, TP_GRID_MEAN, &(gathering){&w, tracks[0].buckets, 0, false});
+        take_series(run, rank, rate, TP_GRID_MEAN, &(gathering){&w, tracks[2].buckets, 0, false});
         for (uint64_t i = 0; i < tp_view_column_count(rank); i++) {
             const tp_view_column *column = tp_view_column_at(rank, i);
             if (column->is_over || column->step < w.from || column->step > w.to) {
@@ -403,6 +476,7 @@ void tp_answer_series(const tp_view_run *run, const tp_ask *ask, tp_answer *answ
     const tp_view_key *one = tp_view_key_at(run, key);
     const char *dtype = tp_dtype_name(one->dtype);
     const char *separator = "";
+    gathering gathered = {&w, buckets, 0, false};
     put_window(&answer->body, &w);
     tp_buf_printf(&answer->body, ",\"row\":");
     tp_text_put_json(&answer->body, one->row);
@@ -417,13 +491,14 @@ void tp_answer_series(const tp_view_run *run, const tp_ask *ask, tp_answer *answ
             continue;
         }
         memset(buckets, 0, w.width * sizeof *buckets);
-        take_series(rank, key, stat, w.from, w.to, w.per, buckets);
+        take_series(run, rank, key, stat, &gathered);
         tp_buf_printf(&answer->body, "%s{\"rank\":%" PRIu32, separator, rank->rank);
         put_track(&answer->body, &(track){"v", buckets}, w.width);
         tp_buf_printf(&answer->body, "}");
         separator = ",";
     }
-    tp_buf_printf(&answer->body, "]}");
+    tp_buf_printf(&answer->body, "],\"coarse\":%" PRIu32 ",\"coming\":%s}", gathered.coarse,
+                  gathered.is_coming ? "true" : "false");
     tp_buf_free(&memory);
 }
 
