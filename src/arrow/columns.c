@@ -16,7 +16,8 @@ struct tp_column {
     uint32_t bit;                            /* of a FLAG in a word of bits; 0: a bool */
     double (*number)(const tp_stats *stats); /* of an F64 that is computed */
     /* Of a TEXT: the text, perhaps written to scratch, and an address that goes with it for as long
-     * as the reader lives (NULL: none). */
+     * as the reader lives (NULL: none). NULL: the address is enough where it is known, and where it
+     * isn't the text is asked for again, without identity. */
     const char *(*text)(const tp_row_source *source, const tp_row *row, char *scratch,
                         const void **identity);
 };
@@ -74,7 +75,10 @@ static const char *row_of(const tp_row_source *source, const tp_row *row, char *
 {
     (void)source;
     const uint32_t call = row->record != NULL ? row->record->call : 0;
-    *identity = call == 0 ? row->key : NULL;
+    if (call == 0 && identity != NULL) {
+        *identity = row->key;
+        return NULL;
+    }
     tp_row_name(row->key, call, scratch, SCRATCH_SIZE);
     return scratch;
 }
@@ -477,6 +481,7 @@ static tp_status add_texts(tp_cells *cells, const tp_row_source *source, const t
                                    ? TP_ERR_NOTFOUND
                                    : tp_strings_find(&cells->strings, identity, &number);
             if (status == TP_ERR_NOTFOUND) {
+                text = text != NULL ? text : cells->column->text(source, &rows[i], scratch, NULL);
                 status = tp_strings_add(&cells->strings, text, identity, &number);
             }
             if (status != TP_OK) {
