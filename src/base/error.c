@@ -42,6 +42,7 @@ tp_status tp_status_from_errno(int number)
     switch (number) {
     case ENOSPC:
     case EDQUOT:
+    case EFBIG: /* RLIMIT_FSIZE */
         return TP_ERR_NOSPACE;
     case ENOENT:
         return TP_ERR_NOTFOUND;

@@ -9,8 +9,8 @@
 tp_status tp_fail(tp_error *error, tp_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Status that fits an errno: ENOSPC and EDQUOT are TP_ERR_NOSPACE, ENOENT is TP_ERR_NOTFOUND,
- * ENOMEM is TP_ERR_NOMEM, anything else TP_ERR_IO. */
+/* Status that fits an errno: ENOSPC, EDQUOT and EFBIG are TP_ERR_NOSPACE, ENOENT is
+ * TP_ERR_NOTFOUND, ENOMEM is TP_ERR_NOMEM, anything else TP_ERR_IO. */
 tp_status tp_status_from_errno(int number);
 
 #endif

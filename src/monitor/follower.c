@@ -28,6 +28,7 @@ struct tp_follower {
     tp_buf blob;       /* scratch: what the cursor file holds besides the cursor */
     bool behind;       /* the journal holds steps that the sink lacks */
     bool warned;       /* about the present trouble */
+    bool *no_room;     /* tp_follower_share; NULL: nobody shares it */
     uint64_t retry_at; /* monotonic; NEVER: the sink has ended for this run */
     uint64_t steps;
     uint64_t stored_steps; /* of them, those that the cursor file speaks of */
@@ -178,10 +179,14 @@ static void fall_behind(tp_follower *follower, tp_status status, const tp_error 
     close_sink(follower);
     follower->behind = true;
     follower->retry_at = passing ? tp_clock_monotonic() + RETRY_NS : NEVER;
-    if (!follower->warned) {
+    const bool is_full = status == TP_ERR_NOSPACE && follower->no_room != NULL;
+    if (!follower->warned && !(is_full && *follower->no_room)) {
         tp_log(TP_LOG_WARNING, "%s output %s: %s; nothing is lost, the journal has it",
                follower->sink->name, passing ? "is behind" : "has ended", error->message);
         follower->warned = true;
+    }
+    if (is_full) {
+        *follower->no_room = true;
     }
 }
 
@@ -454,6 +459,11 @@ void tp_follower_configure(tp_follower *follower, const tp_sink_options *options
     if (status != TP_OK && follower->retry_at != NEVER) {
         fall_behind(follower, status, &error);
     }
+}
+
+void tp_follower_share(tp_follower *follower, bool *no_room)
+{
+    follower->no_room = no_room;
 }
 
 void tp_follower_suspect(tp_follower *follower)

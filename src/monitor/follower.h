@@ -22,6 +22,10 @@ tp_status tp_follower_open(tp_follower **out, const tp_sink *sink, const tp_sink
 void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_record *alerts,
                        uint64_t alert_count, const tp_names *names, tp_position position);
 
+/* Whether it has been said that there is no room: once for all that write to the same disk. Who
+ * shares *no_room clears it. */
+void tp_follower_share(tp_follower *follower, bool *no_room);
+
 /* The journal may hold steps that the sink lacks: the next write looks. */
 void tp_follower_suspect(tp_follower *follower);
 

@@ -23,6 +23,7 @@ struct tp_output {
     tp_rules *rules;
     tp_follower *followers[TP_PLAN_SINKS]; /* NULL: absent, or before the first step */
     bool has_batch;     /* the journal has the present step's batch, but not its alerts yet */
+    bool no_room;       /* tp_output_no_room */
     bool knows_nothing; /* the rules have just been made, and there are earlier steps */
     tp_incidents *incidents;
     tp_buf alerts;       /* of the present step, incidents behind them */
@@ -87,6 +88,9 @@ static tp_status open_directory(tp_output *output, tp_error *error)
     for (uint32_t i = 0; status == TP_OK && i < TP_PLAN_SINKS; i++) {
         if (output->followers[i] == NULL && tp_plan_wants(&plan, i)) {
             status = tp_plan_open(&plan, i, options->directory, &output->followers[i], error);
+            if (status == TP_OK) {
+                tp_follower_share(output->followers[i], &output->no_room);
+            }
             if (status == TP_OK && options->run.attempt > 0) {
                 tp_follower_suspect(
                     output->followers[i]); /* the attempt before may have ended so */
@@ -268,13 +272,21 @@ void tp_output_follow(tp_output *output, const tp_batch *batch)
     const tp_names names = {output->options.registry, registry_key, registry_shape};
     const tp_position position = tp_journal_position(output->journal);
     const tp_record *alerts = (const void *)output->alerts.data;
+    bool is_behind = false;
     for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
         if (output->followers[i] != NULL) {
             tp_follower_write(output->followers[i], batch, alerts,
                               output->alerts.size / sizeof *alerts, &names, position);
+            is_behind |= tp_follower_is_behind(output->followers[i]);
         }
     }
+    output->no_room &= is_behind;
     update_counters(output);
+}
+
+bool *tp_output_no_room(tp_output *output)
+{
+    return &output->no_room;
 }
 
 uint64_t tp_output_bytes(const tp_output *output)

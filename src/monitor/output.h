@@ -24,6 +24,10 @@ tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *
  * Alert and incident go into the journal at once, before the batch of that step. */
 void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *last, double seconds);
 
+/* Whether it has been said that the disk is full; until everything is written again that is enough.
+ */
+bool *tp_output_no_room(tp_output *output);
+
 /* After it: the followers. */
 void tp_output_follow(tp_output *output, const tp_batch *batch);
 

@@ -110,6 +110,7 @@ static bool journal_until_done(tp_writer *writer, const entry *e, tp_batch *batc
     bool warned = false;
     bool too_large = false;
     unsigned failures = 0; /* since the end was asked for */
+    bool *no_room = tp_output_no_room(writer->output);
     if (writer->given_up) {
         return false;
     }
@@ -147,10 +148,14 @@ static bool journal_until_done(tp_writer *writer, const entry *e, tp_batch *batc
             }
             return true;
         }
+        if (status == TP_ERR_NOSPACE && *no_room) {
+            warned = true;
+        }
         if (!warned) {
             tp_log(TP_LOG_WARNING, "the journal can't be written, trying again: %s", error.message);
             warned = true;
         }
+        *no_room |= status == TP_ERR_NOSPACE;
         if (give_up) {
             writer->given_up = true;
             return false;

@@ -158,8 +158,8 @@ static bool judge_update(const tp_judgement *judgement, void *memory, tp_alert *
     /* A bias, or the like of it, may wander around 0: its norm says little. A long vector is the
      * shard of a matrix. */
     const bool is_bias = judgement->ndim < 2 && judgement->stats->count < LONG_VECTOR;
-    if (is_bias || !(before > 0) || !isfinite(now)) {
-        return false;
+    if (is_bias || judgement->is_after_gap || !(before > 0) || !isfinite(now)) {
+        return false; /* what many steps have changed is no step */
     }
     const double ratio = fabs(now - before) / before;
     const double usual = window->count > 0 ? tp_window_median(window, options->window) : 0;

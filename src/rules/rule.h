@@ -20,8 +20,9 @@ typedef struct tp_judgement {
     const uint32_t *ops;
     const double *values; /* of the ops; the rule looks at those in options->ops */
     uint32_t op_count;
-    uint64_t number; /* of the record in the step */
-    void *shared;    /* what the rule keeps of all places together */
+    bool is_after_gap; /* the step before this one wasn't recorded */
+    uint64_t number;   /* of the record in the step */
+    void *shared;      /* what the rule keeps of all places together */
 } tp_judgement;
 
 #define TP_QUANTITY(quantity) (UINT32_C(1) << (quantity))

@@ -54,6 +54,9 @@ struct tp_rules {
     uint32_t
         *sequence; /* place of the n-th record of the step before: mostly it is the same again */
     uint64_t sequence_capacity;
+    uint64_t last_step; /* that was checked */
+    uint64_t jump;      /* from the one before to it; 0: there was none */
+    bool is_after_gap;  /* the present one lies farther behind it: steps between could be missing */
 };
 
 static const tp_rule *rule_of(uint32_t number)
@@ -308,6 +311,7 @@ static void judge_record(const tp_rules *rules, const place *here, const tp_batc
                               .ops = rules->ops,
                               .values = values,
                               .op_count = rules->op_count,
+                              .is_after_gap = rules->is_after_gap,
                               .number = number};
     for (uint32_t i = 0; i < rules->op_count; i++) {
         values[i] = rules->ops[i] == TP_OP_NORM ? judgement.norm
@@ -344,6 +348,10 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
     if (rules->rule_count == 0 || batch->records == NULL) {
         return TP_OK;
     }
+    const uint64_t jump = batch->step > rules->last_step ? batch->step - rules->last_step : 0;
+    rules->is_after_gap = rules->jump > 0 && jump > rules->jump;
+    rules->jump = jump;
+    rules->last_step = batch->step;
     tp_status status = reserve_sequence(rules, batch->count);
     for (uint64_t n = 0; status == TP_OK && n < batch->count; n++) {
         const tp_record *record = &batch->records[n];

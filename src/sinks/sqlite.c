@@ -75,6 +75,9 @@ static tp_status fail(const database *sink, const char *verb, tp_error *error)
                        : code == SQLITE_CORRUPT || code == SQLITE_NOTADB || code == SQLITE_ERROR
                            ? TP_ERR_CORRUPT
                            : TP_ERR_IO;
+    if (code == SQLITE_IOERR && sqlite3_system_errno(sink->db) != 0) {
+        status = tp_status_from_errno(sqlite3_system_errno(sink->db));
+    }
     return tp_fail(error, status, "can't %s %s: %s", verb, sink->path,
                    sink->db != NULL ? sqlite3_errmsg(sink->db) : "no memory");
 }

@@ -68,6 +68,7 @@ static void bench_monitor(const char *directory, uint32_t series, uint32_t steps
     double statistics = 0;
     double observing = 0;
     double early = 0;
+    double late = 0;
     tp_stats stats;
     tp_monitor_defaults(&options);
     options.config_text = config;
@@ -93,16 +94,18 @@ static void bench_monitor(const char *directory, uint32_t series, uint32_t steps
         }
         must(tp_monitor_step(monitor) == TP_OK, "no step");
         const double end = seconds(CLOCK_THREAD_CPUTIME_ID);
-        if (step > 1) { /* memory is asked for in the first ones */
+        if (step >= steps / 4) { /* memory is asked for in the first ones */
             statistics += middle - begin;
             observing += end - middle;
         }
-        early = step == steps / 10 ? memory() : early;
+        /* It goes up and down with the segment: the highest of the fourth tenth and of the last. */
+        const double now = memory();
+        early = step >= steps / 10 * 3 && step < steps / 10 * 4 && now > early ? now : early;
+        late = step >= steps - steps / 10 && now > late ? now : late;
     }
-    const double late = memory();
     must(tp_monitor_finish(monitor) == TP_OK, "can't finish");
     tp_monitor_get_counters(monitor, &counters);
-    const double records = (double)series * (steps - 2);
+    const double records = (double)series * (steps - steps / 4);
     printf("{\"statistics_ns\": %.1f, \"beyond_ns\": %.1f, \"writer_ns\": %.1f, \"bytes\": %.1f, "
            "\"early_mib\": %.1f, \"late_mib\": %.1f, \"gaps\": %" PRIu64 "}\n",
            statistics / records * 1e9, (observing - statistics) / records * 1e9,

@@ -39,13 +39,19 @@ static tp_record record_of(const char *name, uint32_t quantity, uint32_t role, c
 }
 
 /* One step; the alerts stay until the next one. NULL: nothing fires. */
-static const tp_record *check(tp_rules *rules, const tp_record *records, uint64_t count)
+static const tp_record *check_at(tp_rules *rules, uint64_t number, const tp_record *records,
+                                 uint64_t count)
 {
     static tp_buf alerts;
-    const tp_batch batch = {.records = records, .count = count};
+    const tp_batch batch = {.step = number, .records = records, .count = count};
     tp_buf_clear(&alerts);
     assert_int_equal(tp_rules_check(rules, &batch, &alerts), TP_OK);
     return alerts.size > 0 ? (const void *)alerts.data : NULL;
+}
+
+static const tp_record *check(tp_rules *rules, const tp_record *records, uint64_t count)
+{
+    return check_at(rules, 0, records, count);
 }
 
 static const tp_alert *step(tp_rules *rules, uint32_t quantity, uint32_t role)
@@ -295,6 +301,28 @@ static void test_update_ratio(void **state)
     tp_rules_free(rules);
 }
 
+/* Behind a gap a weight has taken many steps at once; where every tenth step is recorded, each has
+ * taken ten. */
+static void test_update_ratio_behind_a_gap(void **state)
+{
+    (void)state;
+    for (uint64_t stride = 1; stride <= 10; stride += 9) {
+        tp_rules *rules = make((tp_rule_options){.rule = TP_RULE_WEIGHT_UPDATE_RATIO,
+                                                 .threshold = 0.1,
+                                                 .min_samples = 16,
+                                                 .window = 32});
+        for (uint64_t i = 0; i < 100; i++) {
+            if (i >= 40 && i < 60) {
+                continue;
+            }
+            fill(0, 0, i < 40 ? 1 : i < 80 ? 1.5 : 2);
+            const tp_record weight = record_of("w", TP_PARAM_UPDATED, TP_ROLE_NONE, tensor, N);
+            assert_int_equal(check_at(rules, 5 + i * stride, &weight, 1) != NULL, i == 80);
+        }
+        tp_rules_free(rules);
+    }
+}
+
 /* The norm of what becomes constant stays what it was, its deviation doesn't. */
 static void test_variance(void **state)
 {
@@ -411,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_shares_of_the_range),
         cmocka_unit_test(test_shares_of_another_range),
         cmocka_unit_test(test_update_ratio),
+        cmocka_unit_test(test_update_ratio_behind_a_gap),
         cmocka_unit_test(test_variance),
         cmocka_unit_test(test_gradient_norm),
         cmocka_unit_test(test_compat),
