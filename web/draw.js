@@ -317,7 +317,7 @@ function drawOdd(context, track, inner, w) {
     if (!run) return;
     const x = inner.x + (run[0] / w) * inner.width;
     const width = Math.max(2, ((run[1] - run[0] + 1) / w) * inner.width);
-    context.globalAlpha = run[1] > run[0] ? 0.25 : 1;
+    context.globalAlpha = run[1] > run[0] || width > 8 ? 0.25 : 1;
     context.fillRect(x, inner.y, width, inner.height);
     context.globalAlpha = 1;
     triangle(context, x + Math.min(width, 8) / 2, inner.y - 1, 4);
@@ -354,7 +354,7 @@ function drawMark(context, mark, x, inner) {
       const fits = x + 10 + wide < inner.x + inner.width;
       context.textAlign = fits ? "left" : "right";
       context.textBaseline = "alphabetic";
-      context.fillText(mark.label, fits ? x + 10 : x - 10, inner.y - 2);
+      context.fillText(mark.label, fits ? x + 10 : x - 10, mark.below ? inner.y + 24 : inner.y - 2);
     }
   }
 }

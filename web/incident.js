@@ -58,7 +58,7 @@ function weightsLeft(incident) {
 }
 
 /** Evidence: [holds, sentence, address]. */
-export function evidenceOf(incident, earlier, drift) {
+export function evidenceOf(incident, { drift, steps }) {
   const facts = incident.facts;
   const found = [];
   const parts = partsOf(incident);
@@ -81,7 +81,7 @@ export function evidenceOf(incident, earlier, drift) {
     else found.push([true, words("e_weight_far", { row: weight.row, distance: distanceText(weight.distance) })]);
   }
   if (drift) found.push([true, words("e_drift", { steps: wholeText(incident.step - drift), step: wholeText(drift) })]);
-  else if (earlier && earlier.v.last.filter((value) => value !== null).length > 8) found.push([false, words("e_steady", { steps: earlier.v.last.filter((value) => value !== null).length })]);
+  else if (steps > 16) found.push([false, words("e_steady", { steps: wholeText(steps) })]);
   if (here.info.ranks.length > 1) found.push([true, incident.ranks.length === 1 ? words("e_one_rank", { rank: incident.rank, count: here.info.ranks.length }) : words("e_rank_first", { rank: incident.rank, ranks: rankList(incident.ranks.filter((rank) => rank !== incident.rank)) })]);
   if (facts?.skipped && incident.cause !== "loss_scale") found.push([true, words("e_skipped")]);
   if (incident.parent) found.push([true, words("e_parent", { n: incident.parent }), linkTo("incidents", { i: incident.parent })]);
@@ -174,14 +174,12 @@ export const incidentPage = {
     const before = make("canvas", { id: "before", role: "img", "aria-label": words("chart_of", { name: incident.row }) });
     const producer = incident.path?.find((one) => one.part === "producer");
     const facts = incident.facts;
-    const own = line?.ranks.find((one) => one.rank === incident.rank) ?? line?.ranks[0];
-    const earlier = own && { v: { ...own.v, last: own.v.last.filter((value, i) => line.from + i * line.per < incident.step) } };
     const bad = producer ? producer.nan + producer.pos_inf + producer.neg_inf : 0;
-    const drift = earlier ? this.driftOf(earlier, line, incident) : null;
-    const evidence = evidenceOf(incident, earlier, drift);
+    const history = line ? this.historyOf(line, incident) : { normal: null, drift: null, steps: 0 };
+    const evidence = evidenceOf(incident, history);
     const section = make(
       "article.incidentpage",
-      { "data-i": incident.n, "data-row": incident.row, "data-step": incident.step },
+      { "data-i": incident.n, "data-row": incident.row, "data-step": incident.step, "data-kind": incident.kind },
       make(
         "p.place",
         {},
@@ -204,53 +202,55 @@ export const incidentPage = {
           "div.column",
           {},
           make("section.card", {}, make("p.between", {}, make("h2", { text: words("before_after") }), make("a.note", { href: linkTo("series", { k: `${incident.q}/${incident.row}`, s: stat, step: incident.step }), text: words("open_as_series", { name: statName(stat) }) })), before),
-          make("div.pair", {}, make("section.card", {}, make("h2", { text: words("why") }), make("ul.evidence", {}, ...evidence.map(([holds, text, href]) => make("li", { "data-holds": holds ? "yes" : "no" }, href ? make("a", { href, text }) : text)))), make("section.card", {}, make("h2", { text: words("try") }), make("ol", {}, ...adviceFor(incident, drift).map((text) => make("li", { text }))), here.data ? null : make("p", {}, make("a", { id: "onmap", href: linkTo("map", { q: incident.q, side: incident.row.endsWith(".input") ? "all" : undefined, at: `${incident.row},${incident.step},${incident.rank}` }), text: words("show_on_map") })))),
+          make("div.pair", {}, make("section.card", {}, make("h2", { text: words("why") }), make("ul.evidence", {}, ...evidence.map(([holds, text, href]) => make("li", { "data-holds": holds ? "yes" : "no" }, href ? make("a", { href, text }) : text)))), make("section.card", {}, make("h2", { text: words("try") }), make("ol", {}, ...adviceFor(incident, history.drift).map((text) => make("li", { text }))), here.data ? null : make("p", {}, make("a", { id: "onmap", href: linkTo("map", { q: incident.q, side: incident.row.endsWith(".input") ? "all" : undefined, at: `${incident.row},${incident.step},${incident.rank}` }), text: words("show_on_map") })))),
           make("section.card", {}, make("p.between", {}, make("h2", { text: words("in_one_line") }), here.data ? null : make("button.link", { text: words("copy"), onclick: () => navigator.clipboard?.writeText(incident.said) })), make("p.said", { text: incident.said })),
         ),
       ),
     );
     if (here.data) page.append(section);
     else fill(page, section);
-    if (line) this.drawBefore(before, line, incident, facts, producer, drift);
+    if (line) this.drawBefore(before, line, incident, facts, producer, history);
     await this.drawRanks(section.querySelector("#ranks"), incident);
+    if (incident.kind === "range" && !here.data) await this.showWorst(section.querySelector("#ranks"), incident, still);
   },
-  drawBefore(canvas, line, incident, facts, producer, drift) {
+  /** What else was far from normal then: what left its range before may have led to it. */
+  async showWorst(card, incident, still) {
+    const worst = await ask("worst", { step: incident.step, n: 8 });
+    const rows = worst.rows.filter((row) => Math.abs(row.distance) > 6);
+    if (!still() || !rows.length) return;
+    card.after(make("section.card", { id: "farthest" }, make("h2", { text: words("farthest_then") }), ...rows.map((row) => make("p.between", {}, make("a.mono", { href: linkTo("series", { k: `${row.q}/${row.row}`, step: incident.step }), text: plainName(row.row) }), make("span.note", { text: `${quantityName(row.q)} \u00b7 ${distanceText(row.distance)}` })))));
+  },
+  drawBefore(canvas, line, incident, facts, producer, { normal, drift }) {
     const own = line.ranks.filter((one) => one.rank === incident.rank);
     const others = line.ranks.filter((one) => one.rank !== incident.rank);
     const peers = others.length > 3 ? [{ ...bandOf(others, line.w), style: colour("secondary"), width: 0.8 }] : others.map((one) => ({ ...one.v, style: colour("line-strong"), width: 1 }));
     const tracks = [...peers, ...own.map((one) => ({ ...one.v, style: lineColour(0), width: 1.6 }))];
     const limits = facts && typeof facts.limit === "number" && facts.limit < 1e6 ? [{ value: facts.limit, label: `${dtypeText(producer?.dtype)} max ${numberText(facts.limit)}` }] : [];
-    const normal = this.normalOf(line, incident);
     const marks = [{ step: incident.step, style: incident.kind === "nonfinite" ? colour("odd") : colour("above"), label: words("step_n", { step: wholeText(incident.step) }), plain: own.some((one) => one.v.odd.some(([at]) => line.from + at * line.per === incident.step)) }];
-    if (drift) marks.unshift({ step: drift, style: colour("above"), label: words("drift_begins", { step: wholeText(drift) }) });
+    if (drift) marks.unshift({ step: drift, style: colour("above"), label: words("drift_begins", { step: wholeText(drift) }), below: true });
     lineChart(canvas, { from: line.from, per: line.per, w: line.w, tracks, limits, range: limits.map((one) => one.value), band: normal, marks }, { width: Math.max(260, canvas.parentElement.clientWidth - 30), height: 200, top: 20, left: 48 });
   },
-  /** The step since which its values have been outside of what they were before; null: there is none. */
-  driftOf(earlier, line, incident) {
-    const isLog = incident.q !== "scalar";
-    const values = earlier.v.last.map((value) => (value === null ? null : isLog ? Math.log2(Math.max(value, 1e-45)) : value));
-    const old = values.slice(0, Math.max(16, values.length >> 1)).filter((value) => value !== null).sort((a, b) => a - b);
-    if (old.length < 16 || values.length < 32) return null;
-    const median = old[old.length >> 1];
-    const mad = old.map((value) => Math.abs(value - median)).sort((a, b) => a - b)[old.length >> 1];
-    const far = Math.max(6 * mad, isLog ? 0.3 : 0.05 * Math.abs(median));
-    let first = values.length;
-    while (first > 0 && values[first - 1] !== null && Math.abs(values[first - 1] - median) > far) first--;
-    return values.length - first >= 5 ? line.from + first * line.per : null;
-  },
-  /** From the values before: their median, three MADs to both sides. */
-  normalOf(line, incident) {
+  /** What was normal: [low, high] of the values before, and the step since which they have drifted away from it, if they have. */
+  historyOf(line, incident) {
     const own = line.ranks.find((one) => one.rank === incident.rank) ?? line.ranks[0];
-    if (!own) return null;
-    const values = [];
-    own.v.last.forEach((value, i) => {
-      if (value !== null && line.from + i * line.per < incident.step) values.push(value);
-    });
-    const recent = values.slice(-64).sort((a, b) => a - b);
-    if (recent.length < 8) return null;
-    const median = recent[recent.length >> 1];
-    const mad = recent.map((value) => Math.abs(value - median)).sort((a, b) => a - b)[recent.length >> 1];
-    return [median - 3 * mad, median + 3 * mad];
+    const isLog = incident.q !== "scalar" && incident.op !== "mean";
+    const values = (own?.v.last ?? []).filter((value, i) => line.from + i * line.per < incident.step).map((value) => (value === null || (isLog && value <= 0) ? null : isLog ? Math.log2(value) : value));
+    const rangeOf = (some) => {
+      const sorted = some.filter((value) => value !== null).sort((a, b) => a - b);
+      if (sorted.length < 8) return null;
+      const median = sorted[sorted.length >> 1];
+      const mad = sorted.map((value) => Math.abs(value - median)).sort((a, b) => a - b)[sorted.length >> 1];
+      return { median, mad: Math.max(mad, isLog ? 0.02 : 1e-30) };
+    };
+    const early = rangeOf(values.slice(0, Math.max(16, values.length >> 2)));
+    let first = values.length;
+    if (early) while (first > 0 && values[first - 1] !== null && Math.abs(values[first - 1] - early.median) > 6 * early.mad) first--;
+    const last = values[values.length - 1];
+    const far = early && last !== null && last !== undefined ? Math.abs(isLog ? last - early.median : (last - early.median) / (0.5 * Math.abs(early.median) || 1)) : 0;
+    const drifts = values.length - first >= 5 && first >= 16 && far >= 1;
+    const range = drifts ? early : rangeOf(values.slice(-64));
+    const back = (value) => (isLog ? 2 ** value : value);
+    return { normal: range ? [back(range.median - 3 * range.mad), back(range.median + 3 * range.mad)] : null, drift: drifts ? line.from + first * line.per : null, steps: values.filter((value) => value !== null).length };
   },
   async drawRanks(card, incident) {
     const from = Math.max(here.info.first, incident.step - BEFORE);
@@ -280,7 +280,7 @@ export const incidentPage = {
     context.fillStyle = colour("faint");
     context.fillText(wholeText(map.from), box.x, box.y + box.height + 5);
     context.textAlign = "right";
-    context.fillText(wholeText(map.to), box.x + box.width, box.y + box.height + 5);
+    if (map.to - incident.step > 8) context.fillText(wholeText(map.to), box.x + box.width, box.y + box.height + 5);
     context.textAlign = "center";
     context.fillStyle = colour("odd");
     context.fillText(wholeText(incident.step), box.x + ((incident.step - map.from + 0.5) / (map.w * map.per)) * box.width, box.y + box.height + 5);

@@ -171,7 +171,7 @@ function openSearch() {
 
 function openKeys() {
   if ($("help")) return;
-  const rows = [["1 \u2026 6", "h_pages"], ["/", "h_search"], ["\u2190 \u2192 \u2191 \u2193", "h_move"], ["+ \u2212 0 Esc", "h_zoom"], ["n N", "h_odd"], ["a A", "h_abnormal"], ["s i r", "h_links"], ["[ ]", "h_incident"], ["v", "h_table"], [", .", "h_play"], ["t l y", "h_theme"], ["?", "h_help"]];
+  const rows = [["1 \u2026 6", "h_pages"], ["/", "h_search"], ["\u2190 \u2192 \u2191 \u2193", "h_move"], ["+ \u2212 0 Esc", "h_zoom"], ["n N", "h_odd"], ["a A", "h_abnormal"], ["s i r", "h_links"], ["[ ]", "h_incident"], ["m", "h_micro"], ["v", "h_table"], [", .", "h_play"], ["t l y", "h_theme"], ["?", "h_help"]];
   const dialog = make("dialog", { id: "help" }, make("h2", { text: words("keys") }), make("table", {}, make("tbody", {}, ...rows.map(([key, text]) => make("tr", {}, make("td", {}, make("kbd", { text: key })), make("td", { text: words(text) }))))), make("button", { text: words("close"), onclick: () => dialog.close() }));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

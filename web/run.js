@@ -27,7 +27,7 @@ export function incidentTitle(incident) {
 export function healthSentence() {
   const { info, incidents } = here;
   const steps = info.last >= 0 ? info.last - info.first + 1 : 0;
-  if (steps === 0) return words("nothing_yet");
+  if (steps === 0) return words(info.read ? "nothing_yet" : "reading_run");
   if (incidents.length === 0) return words("healthy", { steps: wholeText(steps) });
   const last = incidents[incidents.length - 1];
   return words(incidents.length === 1 ? "one_incident" : "some_incidents", { count: incidents.length, step: wholeText(last.step), title: incidentTitle(last) });

@@ -3,6 +3,7 @@ import { ask, change, coarseText, colour, fill, here, make, numberParam, param, 
 import { dtypeText, fitName, isOdd, numberText, plainName, statName, timeText, wholeText } from "./format.js";
 import { lineColour, trackValue } from "./draw.js";
 import { showLines } from "./chart.js";
+import { histogramCard, microCard } from "./histogram.js";
 import { buttons, choice } from "./map.js";
 import { incidentMarks } from "./run.js";
 
@@ -16,19 +17,40 @@ export function keysOf(text) {
 /** How many of a rank's lines are shown one by one; others are a band. */
 const RANKS_SHOWN = 8;
 
-/** Ranks beyond eight: the median of them, and from the smallest to the largest. */
-export function bandOf(ranks, w) {
+/** Ranks together: the median of them, and a band that leaves out this share of them on either side. */
+export function bandOf(ranks, w, leave = 0) {
   const band = { min: [], max: [], last: [], odd: [] };
+  const at = (values, share) => (values.length ? values[Math.round((values.length - 1) * share)] : null);
+  const sorted = (values) => values.filter((value) => value !== null).sort((a, b) => a - b);
   for (let i = 0; i < w; i++) {
-    const values = ranks.map((one) => one.v.last[i]).filter((value) => value !== null).sort((a, b) => a - b);
-    const lows = ranks.map((one) => one.v.min[i]).filter((value) => value !== null);
-    const highs = ranks.map((one) => one.v.max[i]).filter((value) => value !== null);
-    band.last.push(values.length ? values[(values.length - 1) >> 1] : null);
-    band.min.push(lows.length ? Math.min(...lows) : null);
-    band.max.push(highs.length ? Math.max(...highs) : null);
+    band.last.push(at(sorted(ranks.map((one) => one.v.last[i])), 0.5));
+    band.min.push(at(sorted(ranks.map((one) => one.v.min[i])), leave));
+    band.max.push(at(sorted(ranks.map((one) => one.v.max[i])), 1 - leave));
   }
   band.odd = [...new Map(ranks.flatMap((one) => one.v.odd).map((one) => [one[0], one])).values()].sort((a, b) => a[0] - b[0]);
   return band;
+}
+
+/** Ranks farther than 6 MAD from the median of all ranks somewhere, or alone with a NaN or Inf; the farthest first. */
+export function outliersOf(ranks, w) {
+  const scores = ranks.map(() => 0);
+  const odd = ranks.map((one) => new Set(one.v.odd.map(([at]) => at)));
+  for (let i = 0; i < w; i++) {
+    const values = ranks.map((one) => one.v.last[i]).filter((value) => value !== null).sort((a, b) => a - b);
+    const bad = odd.filter((one) => one.has(i)).length;
+    ranks.forEach((one, r) => {
+      if (odd[r].has(i) && 2 * bad < ranks.length) scores[r] = Infinity;
+    });
+    if (values.length < 5) continue;
+    const median = values[values.length >> 1];
+    const mad = values.map((value) => Math.abs(value - median)).sort((a, b) => a - b)[values.length >> 1];
+    const unit = Math.max(mad, 0.02 * Math.abs(median), 1e-30);
+    ranks.forEach((one, r) => {
+      const value = one.v.last[i];
+      if (value !== null) scores[r] = Math.max(scores[r], Math.abs(value - median) / unit);
+    });
+  }
+  return ranks.map((one, r) => [one, scores[r]]).filter(([, score]) => score > 6).sort((p, q) => q[1] - p[1]).map(([one]) => one);
 }
 
 export const seriesPage = {
@@ -61,6 +83,8 @@ export const seriesPage = {
     if (!still()) return;
     const good = answers.filter((one) => !one.problem);
     this.show(page, answers, good);
+    await this.beyond(good, still);
+    if (!still()) return;
     if (good.length) foot.textContent = words("series_foot", { count: good.length, steps: wholeText(good[0].to - good[0].from + 1), per: wholeText(good[0].per) }) + coarseText(good.find((one) => one.coming) ?? good[0]);
     this.coming = good.some((one) => one.coming);
   },
@@ -90,7 +114,11 @@ export const seriesPage = {
       const name = plainName(one.row);
       const grey = good.length > 8;
       const style = () => (grey ? colour("line-strong") : lineColour(lines.length));
-      if (one.ranks.length > RANKS_SHOWN || (one.ranks.length > 1 && good.length > 1)) {
+      if (one.ranks.length > RANKS_SHOWN && good.length === 1) {
+        const far = outliersOf(one.ranks, one.w).slice(0, RANKS_SHOWN - 1);
+        lines.push({ label: `${one.q}/${name}`, name, q: one.q, row: one.row, style: style(), ...bandOf(one.ranks.filter((rank) => !far.includes(rank)), one.w, 0.1) });
+        for (const rank of far) lines.push({ label: `${one.q}/${name} ${rank.rank}`, name: words("rank_n", { rank: rank.rank }), q: one.q, row: one.row, style: style(), ...rank.v });
+      } else if (one.ranks.length > 1 && good.length > 1) {
         lines.push({ label: `${one.q}/${name}`, name, q: one.q, row: one.row, style: style(), ...bandOf(one.ranks, one.w) });
       } else {
         for (const rank of one.ranks) lines.push({ label: `${one.q}/${name} ${rank.rank}`, name: one.ranks.length > 1 ? words("rank_n", { rank: rank.rank }) : name, q: one.q, row: one.row, style: style(), ...rank.v });
@@ -118,7 +146,8 @@ export const seriesPage = {
     fill(page, 
       make("h1.sentence.mono", { text: title }),
       ...answers.filter((one) => one.problem).map((one) => make("p.problem", { text: `${one.q}/${one.row}: ${one.problem}` })),
-      make("section.card", {}, host, readout, legend),
+      make("section.card", {}, host, readout, this.ranksNote(good), legend),
+      make("div", { id: "beyond" }),
       make("div", { id: "values" }),
     );
     if (!good.length) return;
@@ -158,6 +187,20 @@ export const seriesPage = {
     );
     if (param("table")) this.table(lines, frame);
   },
+  ranksNote(good) {
+    if (good.length !== 1 || good[0].ranks.length <= RANKS_SHOWN) return null;
+    const far = outliersOf(good[0].ranks, good[0].w).map((one) => one.rank);
+    return make("p.note", { id: "outliers", "data-ranks": far.join(","), text: words(far.length ? "outliers_note" : "no_outliers_note", { count: good[0].ranks.length, ranks: far.slice(0, 20).join(", ") }) });
+  },
+  /** Histograms and micro steps of a series that is alone. */
+  async beyond(good, still) {
+    if (here.data || good.length !== 1) return;
+    const [one] = good;
+    const cards = await Promise.all([one.exponents ? histogramCard(one, "exponents") : null, one.values ? histogramCard(one, "values") : null, numberParam("step") !== null ? microCard(one, numberParam("step")) : null]);
+    if (!still()) return;
+    fill(document.getElementById("beyond"), ...cards.map((card) => card?.card));
+    for (const card of cards) card?.draw();
+  },
   table(lines, frame) {
     const rows = [];
     for (let i = frame.w - 1; i >= 0 && rows.length < 200; i--) {
@@ -170,7 +213,8 @@ export const seriesPage = {
     );
   },
   key(event) {
-    if (event.key === "v") change({ table: param("table") ? null : "1" });
+    if (event.key === "m") change({ step: numberParam("step") === null ? here.info.last : null });
+    else if (event.key === "v") change({ table: param("table") ? null : "1" });
     else if (event.key === "Escape" || event.key === "0") change({ from: null, to: null, step: null });
     else if (event.key === "ArrowLeft" || event.key === "ArrowRight") change({ step: Math.max(here.info.first, Math.min(here.info.last, (numberParam("step") ?? here.info.last) + (event.key === "ArrowLeft" ? -1 : 1) * (event.shiftKey ? 10 : 1))) });
     else return false;

@@ -142,6 +142,17 @@ static const struct {
     {"worst", tp_answer_worst},
     {"incidents", answer_incidents},
     {"incident", tp_answer_incident},
+    {"micro", tp_answer_micro},
+};
+
+/* Those that read journals for longer: without the lock. */
+static const struct {
+    const char *path;
+    void (*answer)(tp_library *library, const tp_ask *ask, tp_answer *answer);
+} readers[] = {
+    {"compare", tp_answer_compare},
+    {"communication", tp_answer_communication},
+    {"histogram", tp_answer_histogram},
 };
 
 void tp_answer_ask(tp_library *library, const tp_ask *ask, tp_answer *answer)
@@ -156,16 +167,14 @@ void tp_answer_ask(tp_library *library, const tp_ask *ask, tp_answer *answer)
         tp_answer_wrong(answer, 404, "no such run");
         return;
     }
-    if (strcmp(ask->path, "compare") == 0) {
-        tp_answer_compare(library, ask, answer);
-        return;
-    }
-    if (strcmp(ask->path, "communication") == 0) {
-        tp_answer_communication(library, ask, answer);
-        if (answer->body.failed) {
-            tp_answer_wrong(answer, 503, "no memory");
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+        if (strcmp(readers[i].path, ask->path) == 0) {
+            readers[i].answer(library, ask, answer);
+            if (answer->body.failed) {
+                tp_answer_wrong(answer, 503, "no memory");
+            }
+            return;
         }
-        return;
     }
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         if (strcmp(functions[i].path, ask->path) == 0) {

@@ -43,7 +43,8 @@ void tp_answer_wrong(tp_answer *answer, unsigned code, const char *sentence);
 
 /* JSON. NaN and infinities are texts: "NaN", "+Inf", "-Inf". */
 void tp_json_number(tp_buf *out, double value);
-void tp_json_cell(tp_buf *out, tp_cell cell); /* null where nothing was recorded */
+void tp_json_stats(tp_buf *out, const tp_stats *stats); /* as members, a comma before each */
+void tp_json_cell(tp_buf *out, tp_cell cell);           /* null where nothing was recorded */
 
 /* The parts of the API. The run's lock is held for reading. */
 void tp_answer_runs(tp_library *library, tp_answer *answer);
@@ -56,6 +57,9 @@ void tp_answer_cell(const tp_view_run *run, const tp_ask *ask, tp_answer *answer
 void tp_answer_worst(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
 void tp_answer_incidents(const tp_view_run *run, tp_answer *answer);
 void tp_answer_incident(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+void tp_answer_micro(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
+/* These take the lock as they need it. */
+void tp_answer_histogram(tp_library *library, const tp_ask *ask, tp_answer *answer);
 void tp_answer_communication(tp_library *library, const tp_ask *ask, tp_answer *answer);
 void tp_answer_compare(tp_library *library, const tp_ask *ask, tp_answer *answer);
 

@@ -22,6 +22,7 @@ EMBED(chart, TP_WEB "/chart.js")
 EMBED(run, TP_WEB "/run.js")
 EMBED(map, TP_WEB "/map.js")
 EMBED(series, TP_WEB "/series.js")
+EMBED(histogram, TP_WEB "/histogram.js")
 EMBED(incident, TP_WEB "/incident.js")
 EMBED(communication, TP_WEB "/communication.js")
 EMBED(compare, TP_WEB "/compare.js")
@@ -58,6 +59,7 @@ static const entry modules[] = {
     ENTRY("chart.js", SCRIPT, chart),
     ENTRY("run.js", SCRIPT, run),
     ENTRY("map.js", SCRIPT, map),
+    ENTRY("histogram.js", SCRIPT, histogram),
     ENTRY("series.js", SCRIPT, series),
     ENTRY("incident.js", SCRIPT, incident),
     ENTRY("communication.js", SCRIPT, communication),

@@ -142,7 +142,7 @@ static void put_normal(tp_buf *out, const tp_spot *at, uint32_t stat)
     }
 }
 
-static void put_stats(tp_buf *out, const tp_stats *stats)
+void tp_json_stats(tp_buf *out, const tp_stats *stats)
 {
     const struct {
         const char *name;
@@ -211,7 +211,7 @@ static void put_records(tp_buf *out, const tp_spot *at, const tp_view_key *key, 
             tp_buf_printf(out, "%s%" PRId64, k > 0 ? "," : "", shape[k]);
         }
         tp_buf_printf(out, "]");
-        put_stats(out, &best->u.stats);
+        tp_json_stats(out, &best->u.stats);
     }
     tp_reader_close(&reader);
 }

@@ -99,8 +99,7 @@ tp_status tp_view_add_row(tp_view_rank *rank, uint32_t key, uint32_t *row)
     return TP_OK;
 }
 
-/* The name of a row: of a chunk of a virtual pipeline with its number. */
-static void name_row(const tp_key *key, uint32_t call, char *text, size_t size)
+void tp_view_row_name(const tp_key *key, uint32_t call, char *text, size_t size)
 {
     const size_t length = (size_t)tp_row_name(key, call, text, size - 32);
     if (key->vpp_stage > 0) {
@@ -111,7 +110,7 @@ static void name_row(const tp_key *key, uint32_t call, char *text, size_t size)
 uint32_t tp_view_key_of(const tp_view_run *run, const tp_key *key, uint32_t call)
 {
     char text[1056];
-    name_row(key, call, text, sizeof text);
+    tp_view_row_name(key, call, text, sizeof text);
     return tp_view_key_find(run, key->quantity, text);
 }
 
@@ -119,7 +118,7 @@ tp_status tp_view_series_of(tp_view_run *run, const tp_key *key, uint32_t call, 
                             uint32_t *out)
 {
     char text[1056];
-    name_row(key, call, text, sizeof text);
+    tp_view_row_name(key, call, text, sizeof text);
     *out = tp_view_key_find(run, key->quantity, text);
     return *out == TP_VIEW_NO_KEY ? add_key(run, key, order, text, out) : TP_OK;
 }

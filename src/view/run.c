@@ -386,6 +386,7 @@ static tp_status take_records(tp_view_run *run, tp_view_rank *rank, const tp_bat
                            ((const uint32_t *)(const void *)rank->rows.data)[row];
         const double norm = tp_stats_norm(&record->u.stats);
         key->dtype = record->dtype;
+        key->has |= record->flags;
         key->elements = record->u.stats.count;
         squares[key->quantity] += norm * norm;
     }

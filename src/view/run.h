@@ -22,6 +22,7 @@ typedef struct tp_view_key {
     uint32_t role;
     uint64_t order; /* of execution, when it came first */
     uint32_t dtype; /* when it came last */
+    uint32_t has;   /* TP_RECORD_HISTOGRAM, TP_RECORD_EXPONENTS: some record has it */
     uint64_t elements;
 } tp_view_key;
 
@@ -136,6 +137,8 @@ uint32_t tp_view_key_count(const tp_view_run *run);
 const tp_view_key *tp_view_key_at(const tp_view_run *run, uint32_t key);
 uint32_t tp_view_key_find(const tp_view_run *run, uint32_t quantity, const char *row);
 #define TP_VIEW_NO_KEY UINT32_MAX
+/* Its row's name: of a chunk N of a virtual pipeline with "@N" behind it. */
+void tp_view_row_name(const tp_key *key, uint32_t call, char *text, size_t size);
 /* The series of a key and call; TP_VIEW_NO_KEY: there is none. */
 uint32_t tp_view_key_of(const tp_view_run *run, const tp_key *key, uint32_t call);
 

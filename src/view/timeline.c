@@ -482,9 +482,11 @@ void tp_answer_series(const tp_view_run *run, const tp_ask *ask, tp_answer *answ
     tp_text_put_json(&answer->body, one->row);
     tp_buf_printf(&answer->body,
                   ",\"q\":\"%s\",\"s\":\"%s\",\"dtype\":\"%s\",\"elements\":%" PRIu64
-                  ",\"ranks\":[",
+                  ",\"values\":%s,\"exponents\":%s,\"ranks\":[",
                   tp_quantity_name(one->quantity), tp_grid_stat_name(stat),
-                  dtype != NULL ? dtype : "?", one->elements);
+                  dtype != NULL ? dtype : "?", one->elements,
+                  (one->has & TP_RECORD_HISTOGRAM) != 0 ? "true" : "false",
+                  (one->has & TP_RECORD_EXPONENTS) != 0 ? "true" : "false");
     for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
         const tp_view_rank *rank = tp_view_rank_at(run, r);
         if (tp_view_row_of(rank, key) == UINT32_MAX || (only != UINT64_MAX && rank->rank != only)) {

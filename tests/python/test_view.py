@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+import tensorprobe
 from tensorprobe import Incident, _core
 from tensorprobe._causes import alerts_of, put_together
 from tensorprobe.anomaly_analyse import read_journals
@@ -271,6 +272,90 @@ def test_search(small: tuple[Server, list[Any]]) -> None:
     assert rows == ["layers.1.part2.output"]
     assert server.ask("search", t="nothing like it")["results"] == []
     assert server.ask("search", t="")["total"] == SERIES
+
+
+# ---- beyond statistics ----
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, list[Any]]]:
+    """Steps of two micro steps, of tensors with zeros, whose exponents are counted."""
+    folder = tmp_path_factory.mktemp("counted")
+    config = '{"format": "api", "exponents": true}'
+    monitor = _core.Monitor(config_json=config, output_dir=str(folder), run_id="run")
+    key = monitor.key("layer", _core.ACTIVATION, _core.ROLE_OUTPUT)
+    draw = np.random.default_rng(SEED)
+    steps = []
+    for step in range(30):
+        tensors = draw.normal(0, 2.0 ** (step - 10), (2, 500)).astype(np.float32)
+        tensors[:, : step * 3] = 0
+        if step == 17:
+            tensors[1, -1] = np.inf
+        for micro, tensor in enumerate(tensors):
+            monitor.observe(key, torch.from_numpy(tensor), micro)
+        monitor.step()
+        steps.append(tensors)
+    monitor.close()
+    with Server(folder) as server:
+        server.wait()
+        yield server, steps
+
+
+def test_exponents_over_steps(counted: tuple[Server, list[Any]]) -> None:
+    server, steps = counted
+    assert server.ask("series", row="layer.output")["exponents"] is True
+    for first, last, width in ((0, 29, 10), (3, 28, 7), (17, 17, 100)):
+        found = server.ask("histogram", row="layer.output", w=width, **{"from": first, "to": last})
+        counts = np.array(found["counts"]).reshape(found["w"], found["bins"])
+        for column in range(found["w"]):
+            begin = first + column * found["per"]
+            values = np.abs(np.stack(steps[begin : min(begin + found["per"], last + 1)]))
+            finite = values[np.isfinite(values) & (values > 0)]
+            exponents = np.frexp(finite)[1] - 1 - int(found["low"])
+            wanted = np.bincount(exponents, minlength=found["bins"])
+            assert (counts[column] == wanted).all()
+            assert found["zeros"][column] == (values == 0).sum()
+            assert found["odd"][column] == (~np.isfinite(values)).sum()
+            assert found["elements"][column] == values.size
+
+
+def test_micro_steps(counted: tuple[Server, list[Any]]) -> None:
+    server, steps = counted
+    for step in (0, 17):
+        found = server.ask("micro", row="layer.output", step=step)["records"]
+        assert [one["micro_step"] for one in found] == [0, 1]
+        for one, tensor in zip(found, steps[step].astype(np.float64), strict=True):
+            if np.isfinite(tensor).all():
+                assert math.isclose(one["norm"], np.linalg.norm(tensor), rel_tol=1e-12)
+                assert math.isclose(one["mean"], tensor.mean(), rel_tol=1e-9)
+            else:
+                assert (one["norm"], one["pos_inf"]) == ("+Inf", 1)
+
+
+@pytest.mark.slow
+def test_histograms_of_values(tmp_path: Path) -> None:
+    model = torch.nn.Linear(40, 40)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with tensorprobe.watch(
+        model, optimizer, format="api", ur_distribution=True, output_dir=tmp_path
+    ) as monitor:
+        for _ in range(13):  # the first one has no moments yet
+            model(torch.randn(8, 40)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    wanted = np.zeros((4, 30))
+    for step in tensorprobe.Journal(monitor.directory):
+        for record in step.records:
+            if record["row"] == "weight" and record["quantity"] == "adam_update":
+                wanted[(step.step - 1) // 3] += record["histogram"]["bins"]
+    with Server(tmp_path) as server:
+        server.wait()
+        series = {"q": "adam_update", "row": "weight", "from": 1}
+        assert server.ask("series", **series)["values"] is True
+        found = server.ask("histogram", what="values", w=4, **series)
+        assert (found["low"], found["high"], found["others"]) == (-1, 1, 0)
+        assert (np.array(found["counts"]).reshape(4, 30) == wanted).all()
+        assert found["elements"] == [3 * 1600] * 4
 
 
 # ---- to whom ----

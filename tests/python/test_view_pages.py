@@ -45,6 +45,8 @@ def other(broken: Result) -> Result:
 @pytest.fixture(scope="module")
 def server(broken: Result, other: Result) -> Iterator[Server]:
     with Server(broken.directory.parent) as one:
+        one.wait(run_of(broken))
+        one.wait(run_of(other))
         yield one
 
 
@@ -175,6 +177,41 @@ def test_compare_names_what_differs_first(
     step = int(page.get_attribute("#sentence", "data-step") or -1)
     assert step == min(broken.fault.step, other.fault.step)
     tab.close()
+
+
+@pytest.mark.slow
+def test_series_unfolded(browser: Browser, tmp_path: Path) -> None:
+    """Exponents over steps, micro steps, and of many ranks those that leave the band."""
+    config = '{"format": "api", "exponents": true}'
+    for rank in range(12):
+        monitor = _core.Monitor(
+            config_json=config, output_dir=str(tmp_path), rank=rank, run_id="many"
+        )
+        key = monitor.key("layer", _core.ACTIVATION, _core.ROLE_OUTPUT)
+        for step in range(20):
+            for micro in range(2):
+                far = 3.0 if rank == 7 and step == 11 else 1.0
+                tensor = torch.linspace(0.5, 2.0, 64) * far * (1 + 0.01 * rank)
+                monitor.observe(key, tensor, micro)
+            monitor.step()
+        monitor.close()
+    with Server(tmp_path) as server:
+        server.wait()
+        tab = Tab(browser, server)
+        page = tab.go("r/many/series?k=actv/layer.output")
+        page.wait_for_selector("#exponents[data-found='40'] canvas")
+        assert page.get_attribute("#outliers", "data-ranks") == "7"
+        assert page.locator("#keys .keyrow").count() == 2
+        page.click("#exponents canvas", position={"x": 400, "y": 20})
+        page.wait_for_selector("#micro[data-count='2']")
+        assert "step=" in page.url
+        assert page.locator("#micro tbody tr").count() == 2
+        page.keyboard.press("m")
+        page.wait_for_selector("#micro", state="detached")
+        page.click("#y [data-value=log]")
+        page.wait_for_selector(READY)
+        assert "y=log" in page.url
+        tab.close()
 
 
 @pytest.mark.slow
