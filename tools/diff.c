@@ -25,7 +25,13 @@ static const char help[] =
     "order\n"
     "of execution: what comes first went another way first. Series are found by their names, "
     "counted\n"
-    "over pipeline stages, and by rank; one that is on another rank in B is found there.\n"
+    "over pipeline stages and without what wrappers put into them, and by rank; one that is on "
+    "another\n"
+    "rank in B is found there. Where the runs are spread over ranks differently (plain, DDP, FSDP, "
+    "tensor\n"
+    "parallel …), parameters, their gradients and moments are put together from their parts, and "
+    "what\n"
+    "ranks have for themselves isn't compared.\n"
     "A and B are directories of a rank, or of the ranks of one run.\n"
     "\n"
     "  --tolerance X    allowed difference, relative to the size of what is in a tensor; 0: same "
@@ -122,7 +128,9 @@ static void print_difference(const tp_difference *one)
     const char *quantity = tp_quantity_name(one->quantity);
     char ranks[48];
     char by[64] = "";
-    if (one->rank_a == one->rank_b) {
+    if (one->rank_a == TP_ALL_RANKS) {
+        snprintf(ranks, sizeof ranks, "all");
+    } else if (one->rank_a == one->rank_b) {
         snprintf(ranks, sizeof ranks, "%" PRIu32, one->rank_a);
     } else {
         snprintf(ranks, sizeof ranks, "%" PRIu32 ":%" PRIu32, one->rank_a, one->rank_b);
@@ -136,6 +144,10 @@ static void print_difference(const tp_difference *one)
 
 static void print_left_out(const tp_parting *found)
 {
+    if (found->apart > 0) {
+        printf("not compared: %" PRIu64 " value%s that depend on how a run is spread over ranks\n",
+               found->apart, tp_plural(found->apart));
+    }
     if (found->only_a + found->only_b > 0) {
         printf("not compared: %" PRIu64 " value%s that only A has, %" PRIu64 " that only B has\n",
                found->only_a, tp_plural(found->only_a), found->only_b);

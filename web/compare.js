@@ -67,9 +67,10 @@ export const comparePage = {
       read = (await ask("run", { r: other })).read;
       if (!read) await new Promise((resolve) => setTimeout(resolve, 200));
     }
+    const of = (number) => (number < 0 ? "" : number); /* of all ranks: the first one's */
     const given = { q: first.q, row: first.row, s: COMPARED[first.statistic] ?? "norm", from: Math.max(0, found.step - 100), to: found.step + 40, w: 400 };
     try {
-      const [a, b] = await Promise.all([ask("series", { ...given, rank: rank || first.rank_a }), ask("series", { ...given, r: other, rank: rank2 || first.rank_b })]);
+      const [a, b] = await Promise.all([ask("series", { ...given, rank: rank || of(first.rank_a) }), ask("series", { ...given, r: other, rank: rank2 || of(first.rank_b) })]);
       const from = Math.min(a.from, b.from);
       const w = Math.max(a.from + a.w, b.from + b.w) - from;
       const pad = (line) => {

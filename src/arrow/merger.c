@@ -167,8 +167,7 @@ static const source *first_source(const tp_merger *m)
     return first;
 }
 
-/* Has each rank the same number, or a part of the same numbers? */
-static bool is_of_whole(uint32_t quantity)
+bool tp_merger_takes(uint32_t quantity)
 {
     switch (quantity) {
     case TP_GRAD_REDUCED:
@@ -278,7 +277,7 @@ static tp_status add_batch(tp_merger *m, const source *from)
         const tp_record *record = &batch->records[i];
         const tp_key *key = tp_reader_key(from->reader, record->key);
         if (key != NULL && record->kind == TP_RECORD_STATS && record->state == TP_SLOT_DONE &&
-            is_of_whole(key->quantity) && tp_selection_has_key(&m->options.selection, key) &&
+            tp_merger_takes(key->quantity) && tp_selection_has_key(&m->options.selection, key) &&
             tp_selection_has_record(&m->options.selection, record)) {
             status = add_record(m, key, batch->rank, record);
         }

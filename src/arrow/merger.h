@@ -5,6 +5,9 @@
 #include "arrow/columns.h"
 #include "journal/select.h"
 
+/* Whether each rank has the same number of this quantity, or a part of the same numbers. */
+bool tp_merger_takes(uint32_t quantity);
+
 typedef struct tp_merger tp_merger;
 
 typedef struct tp_merger_options {

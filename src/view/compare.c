@@ -23,15 +23,21 @@ static tp_status journals_of(tp_view_run *run, tp_buf *directories, tp_journals 
     return directories->failed ? TP_ERR_NOMEM : TP_OK;
 }
 
+/* -1: of parts of several. */
+static int64_t rank_of(uint32_t rank)
+{
+    return rank == TP_ALL_RANKS ? -1 : (int64_t)rank;
+}
+
 static void put_difference(tp_buf *out, const tp_difference *one)
 {
     tp_buf_printf(out, "{\"row\":");
     tp_text_put_json(out, one->row);
     tp_buf_printf(out,
-                  ",\"q\":\"%s\",\"statistic\":\"%s\",\"rank_a\":%" PRIu32 ",\"rank_b\":%" PRIu32
+                  ",\"q\":\"%s\",\"statistic\":\"%s\",\"rank_a\":%" PRId64 ",\"rank_b\":%" PRId64
                   ",\"micro_step\":%" PRIu32 ",\"dtype\":\"%s\",\"a\":",
                   tp_quantity_name(one->quantity) != NULL ? tp_quantity_name(one->quantity) : "?",
-                  one->statistic, one->rank_a, one->rank_b, one->micro_step,
+                  one->statistic, rank_of(one->rank_a), rank_of(one->rank_b), one->micro_step,
                   tp_dtype_name(one->dtype_a) != NULL ? tp_dtype_name(one->dtype_a) : "?");
     tp_json_number(out, one->a);
     tp_buf_printf(out, ",\"b\":");
@@ -84,10 +90,10 @@ void tp_answer_compare(tp_library *library, const tp_ask *ask, tp_answer *answer
         tp_buf_printf(out,
                       ",\"differs\":%s,\"step\":%" PRIu64 ",\"steps\":%" PRIu64
                       ",\"values\":%" PRIu64 ",\"in_step\":%" PRIu64 ",\"only_a\":%" PRIu64
-                      ",\"only_b\":%" PRIu64 ",\"only_steps_a\":%" PRIu64
+                      ",\"only_b\":%" PRIu64 ",\"apart\":%" PRIu64 ",\"only_steps_a\":%" PRIu64
                       ",\"only_steps_b\":%" PRIu64 ",\"count\":%" PRIu64 ",\"rows\":[",
                       found.differs ? "true" : "false", found.step, found.steps, found.values,
-                      found.in_step, found.only_a, found.only_b, found.only_steps_a,
+                      found.in_step, found.only_a, found.only_b, found.apart, found.only_steps_a,
                       found.only_steps_b, count);
         for (uint64_t i = 0; i < count && i < SHOWN; i++) {
             tp_buf_printf(out, i > 0 ? "," : "");

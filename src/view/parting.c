@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arrow/merger.h"
 #include "base/error.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "tensorprobe/reader.h"
+#include "view/same.h"
 
 #define ANY_RANK UINT32_MAX
 
@@ -19,25 +21,39 @@ typedef struct source {
     uint32_t rank;
 } source;
 
-typedef struct side {
-    source *sources;
-    uint32_t count;
-} side;
-
-/* Where a record of B is. */
+/* Where a record is. */
 typedef struct place {
     uint32_t source;
     uint32_t is_taken;
     uint64_t record;
 } place;
 
+typedef struct side {
+    const tp_journals *journals;
+    source *sources;
+    uint32_t count;
+    tp_buf places;      /* place: the records of the step */
+    tp_map by_name;     /* of them: by name, part and rank; by name and part; by name */
+    tp_merger *merger;  /* NULL: not needed so far */
+    tp_merged_step now; /* where it stands */
+    bool has_now;
+} side;
+
+/* A parameter whose parts have no twins. */
+typedef struct loose {
+    tp_moment moment;
+    uint32_t is_seen[2]; /* among the merged ones of either side */
+    const tp_row *row;   /* of B */
+} loose;
+
 typedef struct search {
     const tp_parting_options *options;
     tp_parting *out;
     side a;
     side b;
-    tp_buf places; /* place */
-    tp_map by_name;
+    bool is_spread; /* differently: parts aren't the same */
+    tp_map by_whole;
+    tp_buf loose; /* loose */
     tp_buf key;
 } search;
 
@@ -92,6 +108,7 @@ static tp_status pull(source *from, tp_error *error)
 static tp_status open_side(side *out, const tp_journals *journals, int64_t rank,
                            const tp_parting_options *options, tp_error *error)
 {
+    out->journals = journals;
     out->sources = tp_calloc(journals->count, sizeof *out->sources);
     if (out->sources == NULL) {
         return tp_fail(error, TP_ERR_NOMEM, "no memory to compare");
@@ -125,6 +142,9 @@ static void close_side(side *one)
         tp_reader_close(&one->sources[i].reader);
     }
     tp_free(one->sources);
+    tp_merger_close(one->merger);
+    tp_map_free(&one->by_name);
+    tp_buf_free(&one->places);
 }
 
 /* The smallest step that comes next in a journal of this side; UINT64_MAX: there is none. */
@@ -161,56 +181,54 @@ static bool is_value(const tp_record *record)
     return record->state == TP_SLOT_DONE && record->kind == TP_RECORD_STATS;
 }
 
-/* What the same value is called in either run. */
-static void put_key(tp_buf *out, const tp_key *key, const tp_record *record, uint32_t rank)
+static bool has_name(const tp_map *map, const tp_buf *key)
 {
-    const char *name = key->global_name != NULL ? key->global_name : key->name;
-    const uint32_t numbers[] = {key->quantity,
-                                key->role,
-                                (uint32_t)key->slot,
-                                key->global_name != NULL ? 0 : (uint32_t)key->vpp_stage,
-                                record->micro_step,
-                                record->call,
-                                rank};
-    tp_buf_clear(out);
-    tp_buf_put(out, numbers, sizeof numbers);
-    tp_buf_put(out, name, strlen(name) + 1);
-    if (key->argument != NULL) {
-        tp_buf_put(out, key->argument, strlen(key->argument));
-    }
+    uint32_t unused;
+    return tp_map_get(map, key->data, key->size, &unused) == TP_OK;
 }
 
-/* The names of all records that B has in this step. */
-static tp_status take_names(search *in, uint64_t step)
+static tp_status take_name(search *in, side *one, const source *from, const tp_key *key,
+                           const tp_record *record, const place *here)
 {
-    tp_map_free(&in->by_name);
-    in->by_name = (tp_map)TP_MAP_INIT;
-    tp_buf_clear(&in->places);
-    for (uint32_t s = 0; s < in->b.count; s++) {
-        const source *from = &in->b.sources[s];
-        for (uint64_t i = 0; is_at(from, step) && i < from->item.batch.count; i++) {
+    const uint32_t number = (uint32_t)(one->places.size / sizeof *here);
+    tp_buf_put(&one->places, here, sizeof *here);
+    tp_same_put(&in->key, key, record, from->rank, true);
+    tp_status status = tp_map_set(&one->by_name, in->key.data, in->key.size, number);
+    for (int with_part = 1; with_part >= 0 && status == TP_OK; with_part--) {
+        tp_same_put(&in->key, key, record, ANY_RANK, with_part);
+        if (!has_name(&one->by_name, &in->key)) {
+            status = tp_map_set(&one->by_name, in->key.data, in->key.size, number);
+        }
+    }
+    return status != TP_OK || one->places.failed || in->key.failed ? TP_ERR_NOMEM : TP_OK;
+}
+
+/* The names of all records that a side has in this step. */
+static tp_status take_names(search *in, side *one, uint64_t step)
+{
+    tp_status status = TP_OK;
+    tp_map_free(&one->by_name);
+    one->by_name = (tp_map)TP_MAP_INIT;
+    tp_buf_clear(&one->places);
+    for (uint32_t s = 0; s < one->count && status == TP_OK; s++) {
+        const source *from = &one->sources[s];
+        for (uint64_t i = 0; is_at(from, step) && status == TP_OK && i < from->item.batch.count;
+             i++) {
             const tp_record *record = &from->item.batch.records[i];
             const tp_key *key = is_value(record) ? tp_reader_key(from->reader, record->key) : NULL;
-            if (key == NULL) {
-                continue;
-            }
             const place here = {.source = s, .record = i};
-            const uint32_t number = (uint32_t)(in->places.size / sizeof here);
-            uint32_t first;
-            tp_buf_put(&in->places, &here, sizeof here);
-            put_key(&in->key, key, record, from->rank);
-            tp_status status = tp_map_set(&in->by_name, in->key.data, in->key.size, number);
-            put_key(&in->key, key, record, ANY_RANK);
-            if (status == TP_OK &&
-                tp_map_get(&in->by_name, in->key.data, in->key.size, &first) != TP_OK) {
-                status = tp_map_set(&in->by_name, in->key.data, in->key.size, number);
-            }
-            if (status != TP_OK || in->places.failed || in->key.failed) {
-                return TP_ERR_NOMEM;
+            if (key != NULL) { /* else its name was lost to damage */
+                status = take_name(in, one, from, key, record, &here);
             }
         }
     }
-    return TP_OK;
+    return status;
+}
+
+/* The norm of the elements that are finite. */
+static double finite_norm(const tp_stats *stats)
+{
+    return ldexp(sqrt(stats->sum_sq), (int)stats->sq_exp);
 }
 
 /* Fills the first statistic beyond the tolerance; false: there is none. */
@@ -222,7 +240,7 @@ static bool differs(const search *in, const tp_record *a, const tp_record *b, tp
     const double of_b = tp_parting_tolerance(b->dtype);
     const double largest = fmax(fmax(fabs(x->finite_min), fabs(x->finite_max)),
                                 fmax(fabs(y->finite_min), fabs(y->finite_max)));
-    const double norm = fmax(tp_stats_norm(x), tp_stats_norm(y));
+    const double norm = fmax(finite_norm(x), finite_norm(y));
     const double typical = norm / sqrt((double)(x->count > 0 ? x->count : 1));
     /* What a difference is held against: an extreme of the tensor, or what is usual in it, so that
      * a mean near zero doesn't differ by its sign alone. Counts are held against nothing. */
@@ -261,92 +279,280 @@ static bool differs(const search *in, const tp_record *a, const tp_record *b, tp
     return false;
 }
 
-static place *find_place(search *in, const tp_key *key, const tp_record *record, uint32_t rank)
+static place *place_at(const side *one, uint64_t number)
+{
+    return (place *)(void *)one->places.data + number;
+}
+
+/* A record of a side, with all that belongs to it. */
+typedef struct found_record {
+    const source *from;
+    const tp_record *record;
+    const tp_key *key;
+} found_record;
+
+static found_record record_of(const side *one, const place *at)
+{
+    const source *from = &one->sources[at->source];
+    const tp_record *record = &from->item.batch.records[at->record];
+    return (found_record){from, record, tp_reader_key(from->reader, record->key)};
+}
+
+/* The twin of a record in the other run: on this rank, else on any; NULL: there is none. */
+static place *find_twin(search *in, const side *other, const found_record *one, uint32_t rank)
 {
     uint32_t number;
-    put_key(&in->key, key, record, in->options->rank_b >= 0 ? (uint32_t)in->options->rank_b : rank);
-    if (tp_map_get(&in->by_name, in->key.data, in->key.size, &number) != TP_OK) {
-        put_key(&in->key, key, record, ANY_RANK);
-        if (tp_map_get(&in->by_name, in->key.data, in->key.size, &number) != TP_OK) {
-            return NULL;
-        }
+    const bool by_rank = in->options->rank_b >= 0;
+    tp_same_put(&in->key, one->key, one->record, rank, !by_rank);
+    tp_status status = tp_map_get(&other->by_name, in->key.data, in->key.size, &number);
+    if (status != TP_OK) {
+        tp_same_put(&in->key, one->key, one->record, ANY_RANK, !by_rank);
+        status = tp_map_get(&other->by_name, in->key.data, in->key.size, &number);
     }
-    return (place *)(void *)in->places.data + number;
+    return status == TP_OK ? place_at(other, number) : NULL;
 }
 
-static tp_status compare_record(search *in, const source *from, const tp_record *record)
+/* Whether other parts of it are there. */
+static bool has_others(search *in, const side *other, const found_record *one)
 {
-    const tp_key *key = tp_reader_key(from->reader, record->key);
-    if (key == NULL) {
-        return TP_OK; /* its name was lost to damage */
+    tp_same_put(&in->key, one->key, one->record, ANY_RANK, false);
+    return has_name(&other->by_name, &in->key);
+}
+
+static uint32_t copies_of(const found_record *one)
+{
+    return one->key->span != NULL ? one->key->span->copies : 0;
+}
+
+static void add_difference(search *in, tp_difference *one, const tp_key *key, uint32_t call)
+{
+    tp_key global = *key;
+    global.name = tp_same_name(key);
+    tp_row_name(&global, call, one->row, sizeof one->row);
+    tp_buf_put(&in->out->found, one, sizeof *one);
+}
+
+static void compare_pair(search *in, const found_record *a, const found_record *b)
+{
+    in->out->in_step++;
+    tp_difference found = {.quantity = a->key->quantity,
+                           .rank_a = a->from->rank,
+                           .rank_b = b->from->rank,
+                           .micro_step = a->record->micro_step,
+                           .dtype_a = a->record->dtype,
+                           .dtype_b = b->record->dtype,
+                           .moment = tp_moment_of(&a->from->item.batch, a->record, a->key)};
+    if (differs(in, a->record, b->record, &found)) {
+        add_difference(in, &found, a->key, a->record->call);
     }
-    place *where = find_place(in, key, record, from->rank);
-    if (where == NULL) {
-        in->out->only_a++;
+}
+
+/* What is the same in every layout. Adam's update and ratio follow from the moments, but are
+ * anything where these are nothing but rounding, which differs. */
+static bool is_common(uint32_t quantity)
+{
+    return tp_merger_takes(quantity) && quantity != TP_ADAM_UPDATE && quantity != TP_ADAM_RATIO;
+}
+
+/* Remembers a parameter whose parts have to be put together. */
+static tp_status add_loose(search *in, const found_record *one)
+{
+    const loose fresh = {.moment = tp_moment_of(&one->from->item.batch, one->record, one->key)};
+    tp_same_put(&in->key, one->key, one->record, ANY_RANK, false);
+    in->is_spread = true;
+    if (has_name(&in->by_whole, &in->key)) {
         return TP_OK;
     }
-    const source *other = &in->b.sources[where->source];
-    const tp_record *twin = &other->item.batch.records[where->record];
-    where->is_taken = true;
-    in->out->in_step++;
-    tp_difference found = {.quantity = key->quantity,
-                           .rank_a = from->rank,
-                           .rank_b = other->rank,
-                           .micro_step = record->micro_step,
-                           .dtype_a = record->dtype,
-                           .dtype_b = twin->dtype,
-                           .order = record->order};
-    if (differs(in, record, twin, &found)) {
-        tp_row_name(key, record->call, found.row, sizeof found.row);
-        tp_buf_put(&in->out->found, &found, sizeof found);
-    }
-    return in->out->found.failed ? TP_ERR_NOMEM : TP_OK;
+    const uint32_t number = (uint32_t)(in->loose.size / sizeof fresh);
+    tp_buf_put(&in->loose, &fresh, sizeof fresh);
+    return in->loose.failed ? TP_ERR_NOMEM
+                            : tp_map_set(&in->by_whole, in->key.data, in->key.size, number);
 }
 
-static int by_order(const void *a, const void *b)
+/* What has the same numbers in every layout, of the records of one side: those of A with their
+ * twins, of B those that are left. */
+static tp_status compare_parts(search *in, side *one, const side *other, bool is_a)
+{
+    tp_status status = TP_OK;
+    for (size_t i = 0; i < one->places.size / sizeof(place) && status == TP_OK; i++) {
+        place *here = place_at(one, i);
+        const found_record mine = record_of(one, here);
+        if (!is_common(mine.key->quantity) || here->is_taken) {
+            continue;
+        }
+        place *there = find_twin(in, other, &mine, mine.from->rank);
+        if (there != NULL) {
+            const found_record theirs = record_of(other, there);
+            in->is_spread = in->is_spread || copies_of(&mine) != copies_of(&theirs);
+            here->is_taken = true;
+            there->is_taken = true;
+            compare_pair(in, is_a ? &mine : &theirs, is_a ? &theirs : &mine);
+        } else if (has_others(in, other, &mine)) {
+            status = add_loose(in, &mine);
+        } else {
+            *(is_a ? &in->out->only_a : &in->out->only_b) += 1;
+        }
+    }
+    return in->out->found.failed ? TP_ERR_NOMEM : status;
+}
+
+/* All that is left: what each rank has for itself, and with two ranks chosen everything. */
+static void compare_own(search *in)
+{
+    const bool by_rank = in->options->rank_b >= 0;
+    for (size_t i = 0; i < in->a.places.size / sizeof(place); i++) {
+        const found_record mine = record_of(&in->a, place_at(&in->a, i));
+        if (!by_rank && is_common(mine.key->quantity)) {
+            continue;
+        }
+        if (in->is_spread) {
+            in->out->apart++;
+            continue;
+        }
+        const uint32_t rank = by_rank ? (uint32_t)in->options->rank_b : mine.from->rank;
+        place *there = find_twin(in, &in->b, &mine, rank);
+        if (there == NULL) {
+            in->out->only_a++;
+            continue;
+        }
+        const found_record theirs = record_of(&in->b, there);
+        there->is_taken = true;
+        compare_pair(in, &mine, &theirs);
+    }
+    for (size_t i = 0; i < in->b.places.size / sizeof(place); i++) {
+        const place *there = place_at(&in->b, i);
+        const found_record theirs = record_of(&in->b, there);
+        if ((by_rank || !is_common(theirs.key->quantity)) && !there->is_taken) {
+            *(in->is_spread ? &in->out->apart : &in->out->only_b) += 1;
+        }
+    }
+}
+
+/* Brings a side's merger to the step; has_now: it has one. */
+static tp_status merge(side *one, uint64_t step, tp_error *error)
+{
+    tp_status status = TP_OK;
+    if (one->merger == NULL) {
+        const tp_merger_options options = {.directories =
+                                               (const char *const *)one->journals->directories,
+                                           .directory_count = one->journals->count,
+                                           .first_step = step,
+                                           .last_step = UINT64_MAX,
+                                           .selection = tp_selection_all()};
+        status = tp_merger_open(&one->merger, &options, error);
+        if (status == TP_OK) {
+            status = tp_merger_next(one->merger, &one->now, error);
+        }
+    }
+    while (status == TP_OK && one->now.source.batch->step < step) {
+        status = tp_merger_next(one->merger, &one->now, error);
+    }
+    one->has_now = status == TP_OK && one->now.source.batch->step == step;
+    return status == TP_END ? TP_OK : status;
+}
+
+/* The loose one that a merged row is of, if all of it is there; NULL: none. */
+static loose *loose_of(search *in, const tp_row *row)
+{
+    uint32_t number;
+    tp_same_put(&in->key, row->key, row->record, ANY_RANK, false);
+    return row->merged->missing == 0 &&
+                   tp_map_get(&in->by_whole, in->key.data, in->key.size, &number) == TP_OK
+               ? (loose *)(void *)in->loose.data + number
+               : NULL;
+}
+
+static tp_status compare_wholes(search *in, uint64_t step, tp_error *error)
+{
+    tp_status status = merge(&in->a, step, error);
+    if (status == TP_OK) {
+        status = merge(&in->b, step, error);
+    }
+    for (uint64_t i = 0; status == TP_OK && in->b.has_now && i < in->b.now.count; i++) {
+        loose *one = loose_of(in, &in->b.now.rows[i]);
+        if (one != NULL) {
+            one->row = &in->b.now.rows[i];
+            one->is_seen[1] = true;
+        }
+    }
+    for (uint64_t i = 0; status == TP_OK && in->a.has_now && i < in->a.now.count; i++) {
+        const tp_row *mine = &in->a.now.rows[i];
+        loose *one = loose_of(in, mine);
+        if (one == NULL) {
+            continue;
+        }
+        one->is_seen[0] = true;
+        if (one->row == NULL) {
+            continue;
+        }
+        in->out->in_step++;
+        tp_difference found = {.quantity = mine->key->quantity,
+                               .rank_a = TP_ALL_RANKS,
+                               .rank_b = TP_ALL_RANKS,
+                               .micro_step = mine->record->micro_step,
+                               .dtype_a = mine->record->dtype,
+                               .dtype_b = one->row->record->dtype,
+                               .moment = one->moment};
+        if (differs(in, mine->record, one->row->record, &found)) {
+            add_difference(in, &found, mine->key, mine->record->call);
+        }
+    }
+    for (size_t i = 0; status == TP_OK && i < in->loose.size / sizeof(loose); i++) {
+        const loose *one = (const loose *)(const void *)in->loose.data + i;
+        in->out->only_a += one->is_seen[0] && !one->is_seen[1];
+        in->out->only_b += one->is_seen[1] && !one->is_seen[0];
+    }
+    return in->out->found.failed ? tp_fail(error, TP_ERR_NOMEM, "no memory to compare") : status;
+}
+
+static int by_moment(const void *a, const void *b)
 {
     const tp_difference *p = a;
     const tp_difference *q = b;
-    if (p->order != q->order) {
-        return p->order < q->order ? -1 : 1;
-    }
-    return p->rank_a < q->rank_a ? -1 : p->rank_a > q->rank_a;
+    const int order = tp_moment_compare(&p->moment, &q->moment);
+    return order != 0 ? order : p->rank_a < q->rank_a ? -1 : p->rank_a > q->rank_a;
 }
 
-static tp_status compare_step(search *in, uint64_t step)
+static tp_status compare_step(search *in, uint64_t step, tp_error *error)
 {
-    tp_status status = take_names(in, step);
-    in->out->in_step = 0;
-    for (uint32_t s = 0; s < in->a.count && status == TP_OK; s++) {
-        const source *from = &in->a.sources[s];
-        for (uint64_t i = 0; is_at(from, step) && status == TP_OK && i < from->item.batch.count;
-             i++) {
-            if (is_value(&from->item.batch.records[i])) {
-                status = compare_record(in, from, &from->item.batch.records[i]);
-            }
+    tp_parting *out = in->out;
+    tp_status status = take_names(in, &in->a, step);
+    if (status == TP_OK) {
+        status = take_names(in, &in->b, step);
+    }
+    out->in_step = 0;
+    tp_map_free(&in->by_whole);
+    in->by_whole = (tp_map)TP_MAP_INIT;
+    tp_buf_clear(&in->loose);
+    if (status == TP_OK && in->options->rank_b < 0) {
+        status = compare_parts(in, &in->a, &in->b, true);
+        if (status == TP_OK) {
+            status = compare_parts(in, &in->b, &in->a, false);
         }
     }
-    const place *places = (const place *)(const void *)in->places.data;
-    for (size_t i = 0; i < in->places.size / sizeof *places; i++) {
-        in->out->only_b += !places[i].is_taken;
+    if (status != TP_OK) {
+        return tp_fail(error, status, "no memory to compare step %llu", (unsigned long long)step);
     }
-    tp_parting *out = in->out;
+    compare_own(in);
+    if (in->loose.size > 0) {
+        status = compare_wholes(in, step, error);
+    }
     out->step = step;
     out->steps++;
     out->values += out->in_step;
     out->differs = out->found.size > 0;
-    if (out->differs) {
+    if (out->differs && !out->found.failed) {
         qsort(out->found.data, out->found.size / sizeof(tp_difference), sizeof(tp_difference),
-              by_order);
+              by_moment);
     }
-    return status;
+    return out->found.failed ? tp_fail(error, TP_ERR_NOMEM, "no memory to compare") : status;
 }
 
 tp_status tp_parting_find(tp_parting *out, const tp_journals *a, const tp_journals *b,
                           const tp_parting_options *options, tp_error *error)
 {
     *out = (tp_parting){0};
-    search in = {.options = options, .out = out, .by_name = TP_MAP_INIT};
+    search in = {.options = options, .out = out};
     tp_status status = open_side(&in.a, a, options->rank_a, options, error);
     if (status == TP_OK) {
         status = open_side(&in.b, b, options->rank_b, options, error);
@@ -358,9 +564,8 @@ tp_status tp_parting_find(tp_parting *out, const tp_journals *a, const tp_journa
             break;
         }
         if (of_a == of_b) {
-            status = compare_step(&in, of_a);
+            status = compare_step(&in, of_a, error);
             if (status != TP_OK) {
-                tp_fail(error, status, "no memory to compare step %llu", (unsigned long long)of_a);
                 break;
             }
         }
@@ -376,8 +581,8 @@ tp_status tp_parting_find(tp_parting *out, const tp_journals *a, const tp_journa
     }
     close_side(&in.a);
     close_side(&in.b);
-    tp_map_free(&in.by_name);
-    tp_buf_free(&in.places);
+    tp_map_free(&in.by_whole);
+    tp_buf_free(&in.loose);
     tp_buf_free(&in.key);
     return status;
 }

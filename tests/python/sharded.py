@@ -26,6 +26,7 @@ def run(script: str, ranks: int, layouts: list[str], out: Path) -> Results:
         "PYTHONWARNINGS": "ignore",
         "OMP_NUM_THREADS": "1",
         "TENSORPROBE_LOG_LEVEL": "2",
+        "TORCHELASTIC_RUN_ID": "layouts",  # one run of all ranks
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",

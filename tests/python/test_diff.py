@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,7 @@ RANKS, STEPS, SERIES = 2, 5, 6
 # torch.testing.assert_close's own default tolerances.
 RTOL = {torch.float32: 1.3e-6, torch.float64: 1e-7, torch.bfloat16: 1.6e-2, torch.float16: 1e-3}
 Place = tuple[int, int, int]  # rank, step, series
+Series = tuple[int, int, str, str | None]  # rank, chunk, name, global name
 
 
 def diff(*arguments: str | Path, status: int) -> str:
@@ -128,3 +130,55 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
     other.step()
     other.close()
     assert "name the directory of one" in diff(a, a, status=1)
+
+
+# ---- spread over ranks in another way ----
+
+
+def test_names_of_wrappers_and_pipeline_stages(tmp_path: Path, seed: int) -> None:
+    """The same layers in one process, in wrappers, and on two ranks of a pipeline in two chunks."""
+    layers = 8
+    draws = torch.randn(STEPS, layers, 64)
+    wrong = (random.Random(seed).randrange(STEPS), random.Random(seed + 1).randrange(layers))
+
+    def one(folder: str, names: list[Series], factor: float = 1) -> Path:
+        for rank in sorted({rank for rank, *_ in names}):
+            monitor = _core.Monitor(
+                config_json='{"format": "api"}',
+                output_dir=str(tmp_path / folder),
+                rank=rank,
+                run_id="run",
+            )
+            keys = {
+                i: monitor.key(name, _core.PARAM_ORIGIN, vpp_stage=chunk, global_name=global_name)
+                for i, (of, chunk, name, global_name) in enumerate(names)
+                if of == rank
+            }
+            for step in range(STEPS):
+                for i, key in keys.items():
+                    grown = factor if (step, i) == wrong else 1
+                    monitor.observe(key, draws[step, i] * grown)
+                monitor.step()
+            monitor.close()
+        return tmp_path / folder
+
+    plain: list[Series] = [(0, 0, f"layers.{i}.fc.weight", None) for i in range(layers)]
+    wrapped: list[Series] = [
+        (0, 0, f"module.module.layers.{i}._checkpoint_wrapped_module._orig_mod.fc.weight", None)
+        for i in range(layers)
+    ]
+    # Two layers in each of two chunks of two stages: stage 0 has 0, 1, 4, 5.
+    stages: list[Series] = [
+        (i // 2 % 2, i // 4, f"module.layers.{i % 2}.fc.weight", f"layers.{i}.fc.weight")
+        for i in range(layers)
+    ]
+    a = one("plain", plain)
+    count = f"no difference: {STEPS * layers} values in {STEPS} steps, the last {STEPS - 1}"
+    step, layer = wrong
+    for name, names in (("wrapped", wrapped), ("stages", stages)):
+        assert diff(a, one(name, names), status=0).splitlines()[2:] == [count]
+        b = one(f"{name} wrong", names, 1.5)
+        for text in (diff(a, b, status=1), diff(b, a, status=1)):
+            assert f"first difference: step {step}," in text
+            assert re.search(rf"layers\.{layer}\..*fc\.weight \(param_origin\), norm", text)
+            assert f"in it: 1 of {layers} values differ" in text

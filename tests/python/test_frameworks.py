@@ -14,7 +14,9 @@ from typing import Any
 
 import pyarrow
 import pytest
+import torch
 
+import layouts
 import sharded
 import tensorprobe
 from built import TOOL
@@ -212,6 +214,62 @@ def test_layout_of_two(two: Launch, layout: str) -> None:
 @pytest.mark.parametrize("layout", FOUR)
 def test_layout_of_four(four: Launch, layout: str) -> None:
     compare(four, layout)
+
+
+def record_plain(folder: Path, ranks: int, changed: tuple[str, int] | None = None) -> Path:
+    """The training of the layouts that clip, in one process with the data of so many."""
+    model = layouts.make_model()
+    optimizer = layouts.make_optimizer(model.parameters())
+    config: dict[str, Any] = {"format": "csv", "xy_distribution": False, "alert": {"rules": []}}
+    with tensorprobe.watch(model, optimizer, output_dir=folder, **config):
+        for step in range(layouts.STEPS):
+            for rank in range(ranks):
+                (layouts.loss_of(model, layouts.batch(step, 0, rank), 1) / ranks).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), layouts.CLIP)
+            if changed is not None and changed[1] == step:
+                with torch.no_grad():
+                    model.get_parameter(changed[0])[3, 4] += 0.5
+            optimizer.step()
+            optimizer.zero_grad()
+    return folder
+
+
+def diff(a: Path, b: Path, status: int) -> list[str]:
+    done = subprocess.run(
+        [TOOL, "diff", "--tolerance", "1e-4", a, b], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout.splitlines()[2:]
+
+
+@pytest.mark.slow
+def test_runs_are_compared_across_layouts(two: Launch, tmp_path: Path) -> None:
+    """The same training in plain torch, DDP, FSDP and FSDP2 agrees, and parts at one weight."""
+    plain = record_plain(tmp_path / "plain", 2)
+    clipped = ["ddp", "fsdp1_orig", "fsdp2"]
+    for layout in clipped:
+        for text in (diff(plain, two.folder / layout, 0), diff(two.folder / layout, plain, 0)):
+            assert text[0].startswith("no difference: ")
+            assert text[0].endswith(" values in 6 steps, the last 5")
+    # All layouts have these values in common, and all parts are there.
+    kinds = {
+        "param_origin": 6,
+        "param_updated": 6,
+        "grad_reduced": 6,
+        "exp_avg": 5,
+        "exp_avg_sq": 5,
+    }
+    names = len(two.results[0]["fsdp2"]["expected"]["param_origin"][0])
+    (agreed, apart) = diff(plain, two.folder / "fsdp2", 0)
+    assert int(agreed.split()[2]) == names * sum(kinds.values())
+    assert apart.startswith("not compared: ")
+    # Another weight before step 3: it is the first one, before all that follows from it.
+    for at, name in ((3, "h.1.fc.weight"), (5, "wte.weight")):
+        changed = record_plain(tmp_path / name, 2, (name, at))
+        for layout in clipped:
+            text = diff(changed, two.folder / layout, 1)
+            assert text[0].startswith(f"first difference: step {at}, {name} (param_origin), ")
+            assert f"before it: {at} steps without a difference" in text[1]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pyarrow
@@ -9,6 +10,7 @@ import pytest
 
 import sharded
 import tensorprobe
+from built import TOOL
 
 pytestmark = pytest.mark.slow
 
@@ -22,15 +24,18 @@ FOUR = "4_tp_distributed 4_pp_tied_distributed 4_ep_distributed 4_tp_checks".spl
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> sharded.Results:
-    out: Path = tmp_path_factory.mktemp("megatron") / "two"
-    return sharded.run("megatron_ranks.py", 2, TWO, out)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("megatron")
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> sharded.Results:
-    out: Path = tmp_path_factory.mktemp("megatron") / "four"
-    return sharded.run("megatron_ranks.py", 4, FOUR, out)
+def two(folder: Path) -> sharded.Results:
+    return sharded.run("megatron_ranks.py", 2, TWO, folder / "two")
+
+
+@pytest.fixture(scope="module")
+def four(folder: Path) -> sharded.Results:
+    return sharded.run("megatron_ranks.py", 4, FOUR, folder / "four")
 
 
 @pytest.mark.parametrize("layout", TWO)
@@ -41,6 +46,22 @@ def test_two_ranks(two: sharded.Results, layout: str) -> None:
 @pytest.mark.parametrize("layout", FOUR)
 def test_four_ranks(four: sharded.Results, layout: str) -> None:
     sharded.check(four[layout])
+
+
+def test_diff_across_layouts(two: sharded.Results, four: sharded.Results, folder: Path) -> None:
+    """With data parallel ranks that have the same data, whatever else the model is spread over."""
+    assert two["dp"]
+    assert four["4_tp_distributed"]
+    for other in ("two/dp_overlap", "two/dp_distributed", "four/4_tp_distributed"):
+        done = subprocess.run(
+            [TOOL, "diff", "--tolerance", "1e-3", folder / "two/dp", folder / other],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "values in 6 steps, the last 5" in done.stdout
+        assert "only" not in done.stdout
 
 
 def test_what_the_ancestors_call_them(two: sharded.Results) -> None:
