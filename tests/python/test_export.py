@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -9,12 +11,15 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -22,7 +27,7 @@ import tensorprobe
 from built import TOOL
 from tensorprobe.export import csv2tensorboard_by_step, data2db, export
 from tensorprobe.export.__main__ import main
-from tensorprobe.export.directories import find_ranks
+from tensorprobe.export.directories import find_ranks, read_columns, read_rows
 from tensorprobe.export.trend import FILE_NAME
 from trend_cases import EXPECTED, VARIANTS, make_ranks, read_trend
 
@@ -211,6 +216,79 @@ def test_broken_rows_are_said(tmp_path: Path, capsys: Any) -> None:
     assert f"{path}: line 7: not a row of this table, passed over" in capsys.readouterr().err
     path.write_text(whole)
     assert found == read_trend(data2db(tmp_path / "db", tmp_path))
+
+
+HEAD = b"vpp_stage,name,step,micro_step,norm\n"
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.lists(
+            st.sampled_from(
+                [
+                    b"0",
+                    b"1",
+                    b"w",
+                    b"-1e400",
+                    b"nan",
+                    b",",
+                    b",",
+                    b'"',
+                    b"\n",
+                    b"\r",
+                    b"\0",
+                    b"\xff",
+                    b"1e30",
+                    b"0x1p3",
+                    b"\xf0\x9f\x98\x80",
+                ]
+            ),
+            max_size=60,
+        ).map(lambda parts: HEAD + b"".join(parts)),
+    )
+)
+@example(HEAD + b"0,w,inf,0,1\n0,w,1,0,2\n")
+@example(HEAD + b"0,w,1e300,0,1\n")
+@example(HEAD + b'0,"' + b"w" * 200_000 + b"\n")
+@example(HEAD + b"0,\xff\xfe,1,0,1\n")
+@example(HEAD + b"0,w\0,1,0,1\n")
+@example(b"\xef\xbb\xbf" + HEAD)
+@example(b"")
+@settings(max_examples=20_000 if os.environ.get("TP_SOAK") else 300, deadline=None)
+def test_any_bytes_as_a_csv_file(data: bytes) -> None:
+    """Rows, or a message that says where; and what the rows hold fits into a database."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "actv_0-9.csv")
+        path.write_bytes(data)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            columns = read_columns(path)
+            if not {"vpp_stage", "name", "step"} <= set(columns):
+                with pytest.raises(ValueError, match="line 1: no column"):
+                    list(read_rows(path, ["norm", "max"]))
+                return
+            rows = list(read_rows(path, ["norm", "max"]))
+        with contextlib.closing(sqlite3.connect(":memory:")) as database:
+            for row in rows:
+                assert len(row.values) == 2
+                numbers = (row.vpp_stage, row.step, row.micro_step)
+                database.execute("SELECT ?, ?, ?, ?", (row.name, *numbers)).fetchall()
+        for line in said.getvalue().splitlines():
+            assert line.startswith(f"{path}: line ")
+            assert line.endswith(", passed over")
+
+
+def test_rows_around_a_bad_one_are_read(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "actv_0-9.csv"
+    good = b"0,w,%d,0,1.5\n"
+    bad = [b"0,w,inf,0,1\n", b"0," + b"w" * 200_000 + b",1,0,1\n", b"0,w,1\n", b"0,w,1e300,0,1\n"]
+    path.write_bytes(HEAD + b"".join(good % n + line for n, line in enumerate(bad)) + good % 9)
+    assert [row.step for row in read_rows(path, ["norm"])] == [0, 1, 2, 3, 9]
+    said = capsys.readouterr().err
+    assert [f"{path}: line {n}: " in said for n in range(1, 11)] == [
+        n in (3, 5, 7, 9) for n in range(1, 11)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ def kill_and_restart(server: Server, folder: Path, run: str, delivered: Any) -> 
     options = ["--to", "$DB_URL", "--follow", "--patience", "60", "--run", run]
     line = [str(TOOL), "ship", *options, str(folder)]
     writer = write(folder, run, pause_ms=400 if SOAK else 100)
+    wait_for(lambda: any(folder.glob("*/journal/*")))
     process = subprocess.Popen(line, env=environment(DB_URL=url))
     try:
         wait_for(lambda: delivered() > 0)

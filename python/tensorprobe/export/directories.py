@@ -137,10 +137,28 @@ def find_files(directory: RankDirectory, kinds: Sequence[str] = KINDS) -> list[C
     return [file for _, file in sorted(found, key=lambda pair: pair[0])]
 
 
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a csv file with their numbers; what can't be split is passed over and said."""
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        reader = csv.reader(file)
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                _passed_over(path, reader.line_num, str(error))
+                continue
+            yield reader.line_num, cells
+
+
+def _passed_over(path: Path, line: int, why: str) -> None:
+    print(f"{path}: line {line}: {why}, passed over", file=sys.stderr)
+
+
 def read_columns(path: Path) -> list[str]:
     """Return the names in the first line; none for an empty file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return next(csv.reader(file), [])
+    return next((cells for _, cells in _lines(path)), [])
 
 
 def _number(text: str) -> float | None:
@@ -150,32 +168,36 @@ def _number(text: str) -> float | None:
         return None
 
 
+def _whole(text: str) -> int:
+    number = int(float(text))
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("no number of a step or stage")
+    return number
+
+
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """Read the lines of a csv file, and of each the values of these columns, in this order.
 
     A column that the file lacks gives None. A line that has no name, stage or step is passed over
-    and said, with its number. Raises ValueError for a file without these columns.
+    and said, with its number. Bytes that are no UTF-8 become U+FFFD. Raises ValueError for a file
+    without these columns.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
-        header = {name: place for place, name in enumerate(next(reader, []))}
-        missing = [name for name in ("vpp_stage", "name", "step") if name not in header]
-        if missing:
-            raise ValueError(f"{path}: line 1: no column {', '.join(missing)}")
-        name, stage, step = (header[column] for column in ("name", "vpp_stage", "step"))
-        micro_step = header.get("micro_step")
-        places = [header.get(column) for column in columns]
-        for cells in reader:
-            try:
-                yield Row(
-                    cells[name],
-                    int(float(cells[stage])),
-                    int(float(cells[step])),
-                    None if micro_step is None else int(float(cells[micro_step])),
-                    [None if place is None else _number(cells[place]) for place in places],
-                )
-            except (ValueError, IndexError):
-                print(
-                    f"{path}: line {reader.line_num}: not a row of this table, passed over",
-                    file=sys.stderr,
-                )
+    lines = _lines(path)
+    header = {name: place for place, name in enumerate(next((cells for _, cells in lines), []))}
+    missing = [name for name in ("vpp_stage", "name", "step") if name not in header]
+    if missing:
+        raise ValueError(f"{path}: line 1: no column {', '.join(missing)}")
+    name, stage, step = (header[column] for column in ("name", "vpp_stage", "step"))
+    micro_step = header.get("micro_step")
+    places = [header.get(column) for column in columns]
+    for line, cells in lines:
+        try:
+            yield Row(
+                cells[name],
+                _whole(cells[stage]),
+                _whole(cells[step]),
+                None if micro_step is None else _whole(cells[micro_step]),
+                [None if place is None else _number(cells[place]) for place in places],
+            )
+        except (ValueError, IndexError, OverflowError):
+            _passed_over(path, line, "not a row of this table")
