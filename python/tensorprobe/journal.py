@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorprobe import _core
+from tensorprobe import _core, _html
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,9 @@ class Incident:
     vpp_stage: int
     slot: int
 
+    def _repr_html_(self) -> str | None:
+        return _html.shown(lambda: _html.card(_html.incident(self)))
+
 
 @dataclass(frozen=True)
 class Step:
@@ -162,6 +165,9 @@ class Journal:
         self.directory = os.fspath(directory)
         self.damaged = 0
         self.run: dict[str, Any] = _core.JournalReader(self.directory).run
+
+    def _repr_html_(self) -> str | None:
+        return _html.shown(lambda: _html.runs([self]))
 
     def _items(
         self, *, records: bool = False, frames_only: bool = False

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tensorprobe import _core
+from tensorprobe import _core, _html
 from tensorprobe._core import Table
 from tensorprobe.journal import Journal
 
@@ -77,6 +77,9 @@ class Runs:
 
     def __repr__(self) -> str:
         return f"Runs({[journal.directory for journal in self.journals]})"
+
+    def _repr_html_(self) -> str | None:
+        return _html.shown(lambda: _html.runs(self.journals))
 
     @property
     def names(self) -> list[str]:

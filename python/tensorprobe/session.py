@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensorprobe import _core, _frameworks
+from tensorprobe import _core, _frameworks, _html
 from tensorprobe._collectives import Collectives
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
 from tensorprobe._limits import listen_to_script, warn_of_depth
@@ -466,6 +466,13 @@ class Session:
             return Journal(self._directory).incidents()
         except FileNotFoundError:
             return []
+
+    def _repr_html_(self) -> str | None:
+        return _html.shown(
+            lambda: _html.monitor(
+                self._directory, self.counters(), self.incidents(), not self._closed
+            )
+        )
 
     def gradients(self) -> Metrics:
         """Read every watched parameter's gradient as it is now, recording nothing."""

@@ -318,6 +318,9 @@ class TrainerMon:
         """What went wrong, one for each cause, as the journal has it by now."""
         return self._attached().incidents()
 
+    def _repr_html_(self) -> str | None:
+        return None if self._session is None else self._session._repr_html_()
+
     def close(self) -> None:
         """Removes every hook and writes what is left. A second call does nothing."""
         if self._session is not None:
