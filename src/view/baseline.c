@@ -12,41 +12,53 @@ float tp_baseline_median(const tp_baseline *baseline)
                                 : baseline->values[baseline->order[(baseline->count - 1) / 2]];
 }
 
-/* The distances below the median and above it lie in order: half of them are passed, the smaller
- * one first. */
+/* The distances below the median and above it each lie in order: of both together half are smaller
+ * than what is looked for, and so many of these as `low` says lie below. */
 float tp_baseline_mad(const tp_baseline *baseline)
 {
     const uint32_t count = baseline->count;
     if (count == 0) {
         return (float)NAN;
     }
-    const uint32_t middle = (count - 1) / 2;
-    const float median = baseline->values[baseline->order[middle]];
-    uint32_t below = middle;
-    uint32_t above = middle + 1;
-    float distance = 0;
-    for (uint32_t i = 0; i < middle; i++) {
-        const float down = below > 0 ? median - baseline->values[baseline->order[below - 1]] : 0;
-        const float up = above < count ? baseline->values[baseline->order[above]] - median : 0;
-        if (above == count || (below > 0 && down <= up)) {
-            distance = down;
-            below--;
+    const uint32_t half = (count - 1) / 2;
+    const uint8_t *order = baseline->order;
+    const float *values = baseline->values;
+    const float median = values[order[half]];
+    const uint32_t above = count - 1 - half;
+    uint32_t low = half > above ? half - above : 0;
+    for (uint32_t high = half; low < high;) {
+        const uint32_t middle = (low + high) / 2;
+        if (median - values[order[half - 1 - middle]] <
+            values[order[half + (half - middle)]] - median) {
+            low = middle + 1;
         } else {
-            distance = up;
-            above++;
+            high = middle;
         }
     }
-    return distance;
+    const float down = low > 0 ? median - values[order[half - low]] : 0;
+    const float up = low < half ? values[order[half + (half - low)]] - median : 0;
+    return down > up ? down : up;
+}
+
+bool tp_baseline_range(const tp_baseline *baseline, float least, float share, float *median,
+                       float *mad)
+{
+    if (baseline->count < TP_BASELINE_NEEDS) {
+        return false;
+    }
+    const float floor = least + share * fabsf(tp_baseline_median(baseline));
+    *median = tp_baseline_median(baseline);
+    *mad = tp_baseline_mad(baseline);
+    *mad = *mad > floor ? *mad : floor;
+    return true;
 }
 
 float tp_baseline_distance(const tp_baseline *baseline, float value, float least, float share)
 {
-    if (baseline->count < TP_BASELINE_NEEDS) {
-        return (float)NAN;
-    }
-    const float median = tp_baseline_median(baseline);
-    const float mad = fmaxf(tp_baseline_mad(baseline), least + share * fabsf(median));
-    return (value - median) / mad;
+    float median;
+    float mad;
+    return tp_baseline_range(baseline, least, share, &median, &mad) ? (value - median) / mad
+                                                                    : (float)NAN;
 }
 
 static void add(tp_baseline *baseline, float value)

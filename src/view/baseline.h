@@ -3,6 +3,7 @@
 #ifndef TP_VIEW_BASELINE_H
 #define TP_VIEW_BASELINE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define TP_BASELINE_WINDOW 32
@@ -21,6 +22,10 @@ typedef struct tp_baseline {
 /* The value's distance from the median in MADs, a MAD being at least `least` + 5 % of the median
  * (share: a value is large by itself, not beside its median). NaN: too few values yet. */
 float tp_baseline_distance(const tp_baseline *baseline, float value, float least, float share);
+
+/* What that is measured from, and in; false: too few values yet. */
+bool tp_baseline_range(const tp_baseline *baseline, float least, float share, float *median,
+                       float *mad);
 
 float tp_baseline_median(const tp_baseline *baseline); /* NaN: none */
 float tp_baseline_mad(const tp_baseline *baseline);

@@ -265,13 +265,13 @@ float tp_view_scale(float value, uint32_t stat)
     return value;
 }
 
-float tp_view_distance(const tp_baseline *baseline, float scaled, uint32_t stat)
+bool tp_view_range(const tp_baseline *baseline, uint32_t stat, float *median, float *mad)
 {
     const bool is_log = stat == TP_GRID_NORM || stat == TP_GRID_MAX_ABS || stat == TP_GRID_STD;
     /* What is small beside the tensor's own size isn't far: 5 % where it is a logarithm. */
     const float least = is_log ? 0.05F : stat == TP_GRID_ZEROS ? 0.005F : 1e-30F;
-    return tp_baseline_distance(baseline, scaled, least,
-                                is_log || stat == TP_GRID_ZEROS ? 0.0F : 0.05F);
+    return tp_baseline_range(baseline, least, is_log || stat == TP_GRID_ZEROS ? 0.0F : 0.05F,
+                             median, mad);
 }
 
 bool tp_view_is_abnormal(tp_cell cell)
@@ -288,16 +288,21 @@ tp_cell tp_view_settle(tp_baseline *baseline, uint32_t stat, float low, float hi
         cell.value = isfinite(high) ? low : high;
         return cell;
     }
-    float distance = tp_view_distance(baseline, tp_view_scale(high, stat), stat);
-    if (count > 1) {
-        const float other = tp_view_distance(baseline, tp_view_scale(low, stat), stat);
-        if (fabsf(other) > fabsf(distance)) {
-            distance = other;
+    float median;
+    float mad;
+    float scaled = tp_view_scale(high, stat);
+    float distance = (float)NAN;
+    if (tp_view_range(baseline, stat, &median, &mad)) {
+        distance = (scaled - median) / mad;
+        const float lower = count > 1 ? tp_view_scale(low, stat) : scaled;
+        if (fabsf(lower - median) > fabsf(scaled - median)) {
+            scaled = lower;
+            distance = (scaled - median) / mad;
             cell.value = low;
         }
     }
     cell.code = tp_code_of_distance(distance);
-    tp_baseline_take(baseline, tp_view_scale(cell.value, stat), distance);
+    tp_baseline_take(baseline, scaled, distance);
     return cell;
 }
 

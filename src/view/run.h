@@ -123,8 +123,8 @@ const tp_key *tp_view_reader_key(const tp_view_rank *rank, uint32_t key);
  * to its baseline. */
 tp_cell tp_view_settle(tp_baseline *baseline, uint32_t stat, float low, float high, uint32_t count);
 
-/* How far a scaled value is from normal, in MADs; NaN: too few values yet. */
-float tp_view_distance(const tp_baseline *baseline, float scaled, uint32_t stat);
+/* What a scaled value's distance is measured from, and in; false: too few values yet. */
+bool tp_view_range(const tp_baseline *baseline, uint32_t stat, float *median, float *mad);
 
 /* Whether a cell is far from normal, as pages count series. */
 bool tp_view_is_abnormal(tp_cell cell);

@@ -17,19 +17,18 @@ static int8_t take_span(tp_baseline *baseline, uint32_t stat, tp_digest_value sp
     }
     const float low = tp_view_scale(span.low, stat);
     const float high = tp_view_scale(span.high, stat);
-    const float of_high = tp_view_distance(baseline, high, stat);
-    if (!(low < high)) {
-        tp_baseline_take(baseline, high, of_high);
-        return tp_code_of_distance(of_high);
-    }
-    const float of_low = tp_view_distance(baseline, low, stat);
-    const float slope = (of_high - of_low) / (high - low);
     const float middle = low + (high - low) / 2;
     const float half = (high - low) / 2 / factor;
-    const float of_middle = of_low + (middle - low) * slope;
-    tp_baseline_take(baseline, middle - half, of_middle - half * slope);
-    tp_baseline_take(baseline, middle + half, of_middle + half * slope);
-    return tp_code_of_distance(fabsf(of_low) > fabsf(of_high) ? of_low : of_high);
+    float median = (float)NAN;
+    float mad = 1;
+    (void)tp_view_range(baseline, stat, &median, &mad); /* NaN: distances aren't known */
+    if (!(low < high)) {
+        tp_baseline_take(baseline, high, (high - median) / mad);
+        return tp_code_of_distance((high - median) / mad);
+    }
+    tp_baseline_take(baseline, middle - half, (middle - half - median) / mad);
+    tp_baseline_take(baseline, middle + half, (middle + half - median) / mad);
+    return tp_code_of_distance(((median - low > high - median ? low : high) - median) / mad);
 }
 
 static float factor_of(uint32_t steps)

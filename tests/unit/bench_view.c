@@ -59,6 +59,7 @@ int main(int argc, char **argv)
     options.config_text = "{\"format\": \"api\"}";
     options.output_dir = argv[1];
     options.run_id = "large";
+    options.watch_defaults = 1;
     must(series > 0 && steps > 0 && ids != NULL, "arguments");
     must(tp_monitor_open(&monitor, &options, &error) == TP_OK, "can't open");
     for (uint32_t i = 0; i < series; i++) {
@@ -69,9 +70,9 @@ int main(int argc, char **argv)
         for (uint32_t i = 0; i < series; i++) {
             float values[ELEMENTS];
             const tp_tensor tensor = {values, dims, NULL, TP_F32, 1};
-            random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
             for (uint32_t k = 0; k < ELEMENTS; k++) {
-                const float noise = (float)(random >> (16 + 8 * k) & 0xffff) / 65536.0F - 0.5F;
+                random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+                const float noise = (float)(random >> 40) * 0x1p-24F - 0.5F;
                 values[k] = (k % 2 == 0 ? 1.0F : -1.0F) * (1.0F + 0.02F * noise);
             }
             if (i == series / 2 && step == steps / 2) {
