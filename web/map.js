@@ -132,7 +132,8 @@ export const mapPage = {
     const { map } = this;
     const width = this.holder.clientWidth - this.left() - this.right();
     const room = here.data ? 420 : Math.max(260, window.innerHeight - 330);
-    const each = Math.max(3, Math.min(22, Math.floor(room / Math.max(1, map.h))));
+    const least = map.h > 1000 ? 1 : 3; // a canvas of 10,000 pixels is slow, and nobody scrolls it
+    const each = Math.max(least, Math.min(22, Math.floor(room / Math.max(1, map.h))));
     return { x: this.left(), y: 20, width, height: each * map.h };
   },
   paint() {
