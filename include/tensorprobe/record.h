@@ -207,13 +207,14 @@ typedef struct tp_incident {
     uint64_t last_step; /* that has an alert of it */
     uint64_t steps;     /* that have one */
     uint64_t alerts;
-    uint64_t series;  /* keys that have one */
-    uint64_t element; /* row-major index of the offending element; TP_NO_INDEX: not known */
-    uint64_t bits;    /* its pattern, when the index is known */
-    double evidence;  /* what the cause is told by; NaN: nothing */
-    uint32_t witness; /* key of the series that it is told by; TP_NO_KEY: none */
-    uint32_t parent;  /* number of an incident that may have led to this one; 0: none */
-    uint64_t reserved;
+    uint64_t series;     /* keys that have one */
+    uint64_t element;    /* row-major index of the offending element; TP_NO_INDEX: not known */
+    uint64_t bits;       /* its pattern, when the index is known */
+    double evidence;     /* what the cause is told by; NaN: nothing */
+    uint32_t witness;    /* key of the series that it is told by; TP_NO_KEY: none */
+    uint32_t parent;     /* number of an incident that may have led to this one; 0: none */
+    uint32_t zoom_steps; /* steps by now that have more than is configured because of it */
+    uint32_t zoom_after; /* the first of them, counted from first_step */
 } tp_incident;
 
 /* Statistics by which output columns are named, in the ancestors' words. */

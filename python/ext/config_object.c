@@ -57,7 +57,7 @@ PyObject *config_to_dict(const tp_config *config)
 {
     return Py_BuildValue(
         "{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:d,s:N,s:N,s:N,s:N,s:N,s:N,"
-        "s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:K}", /* */
+        "s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:K,s:N}", /* */
         "targets", target_names(config), "ops", metrics_op_names(config->ops, config->op_count),
         "xy_distribution", PyBool_FromLong(config->xy_distribution), "all_xy",
         PyBool_FromLong(config->all_xy), "forward_only", PyBool_FromLong(config->forward_only),
@@ -77,5 +77,6 @@ PyObject *config_to_dict(const tp_config *config)
         "cc_codeline", texts(&config->cc_codeline), "cc_pre_hook",
         PyBool_FromLong(config->cc_pre_hook), "cc_log_only", PyBool_FromLong(config->cc_log_only),
         "self_check", PyBool_FromLong(config->self_check), "replica_check",
-        (unsigned long long)config->replica_check);
+        (unsigned long long)config->replica_check, "zoom_tensors",
+        PyBool_FromLong(config->zoom.tensors));
 }

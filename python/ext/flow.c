@@ -434,10 +434,12 @@ bool monitor_boundary(monitor_object *monitor)
         Py_DECREF(callback);
     }
     if (monitor_is_active(monitor)) {
-        monitor->collecting = tp_monitor_is_collecting(monitor->monitor);
-        if (monitor->collection != NULL) {
+        if (monitor->collection != NULL && !PyErr_Occurred()) {
             collection_end_step(monitor, collected, own_ns, optimizer_ns);
         }
+    }
+    if (monitor_is_active(monitor)) { /* nobody has closed it in there */
+        monitor->collecting = tp_monitor_is_collecting(monitor->monitor);
         if (tp_monitor_is_done(monitor->monitor)) {
             remove_handles(monitor->collector_handles);
         }

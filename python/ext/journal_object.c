@@ -156,23 +156,28 @@ static bool put_incident(PyObject *dict, const tp_reader *reader, const tp_recor
         uint64_t value;
     } counts[] = {{"number", i->number},         {"samples", i->samples}, {"steps", i->steps},
                   {"first_step", i->first_step}, {"alerts", i->alerts},   {"series", i->series},
-                  {"last_step", i->last_step},   {"parent", i->parent},   {"bits", i->bits}};
+                  {"last_step", i->last_step},   {"parent", i->parent},   {"bits", i->bits},
+                  {"zoom_steps", i->zoom_steps}};
     if (key != NULL) {
         tp_incident_describe(record, key, witness, text, sizeof(text));
     }
-    bool ok = put(dict, "state", text_or_empty(state_name(i->state))) &&
-              put(dict, "severity", text_or_empty(tp_severity_name(i->severity))) &&
-              put(dict, "cause", text_or_empty(tp_cause_name(i->cause))) &&
-              put(dict, "rule", text_or_empty(tp_rule_name(i->rule))) &&
-              put(dict, "op", text_or_empty(tp_op_name(i->op))) &&
-              put(dict, "value", PyFloat_FromDouble(i->value)) &&
-              put(dict, "baseline", PyFloat_FromDouble(i->baseline)) &&
-              put(dict, "threshold", PyFloat_FromDouble(i->threshold)) &&
-              put(dict, "evidence", PyFloat_FromDouble(i->evidence)) &&
-              put(dict, "element",
-                  i->element == TP_NO_INDEX ? PyLong_FromLong(-1)
-                                            : PyLong_FromUnsignedLongLong(i->element)) &&
-              put_witness(dict, witness) && put(dict, "text", PyUnicode_FromString(text));
+    bool ok =
+        put(dict, "state", text_or_empty(state_name(i->state))) &&
+        put(dict, "severity", text_or_empty(tp_severity_name(i->severity))) &&
+        put(dict, "cause", text_or_empty(tp_cause_name(i->cause))) &&
+        put(dict, "rule", text_or_empty(tp_rule_name(i->rule))) &&
+        put(dict, "op", text_or_empty(tp_op_name(i->op))) &&
+        put(dict, "value", PyFloat_FromDouble(i->value)) &&
+        put(dict, "baseline", PyFloat_FromDouble(i->baseline)) &&
+        put(dict, "threshold", PyFloat_FromDouble(i->threshold)) &&
+        put(dict, "evidence", PyFloat_FromDouble(i->evidence)) &&
+        put(dict, "element",
+            i->element == TP_NO_INDEX ? PyLong_FromLong(-1)
+                                      : PyLong_FromUnsignedLongLong(i->element)) &&
+        put(dict, "zoom_first",
+            i->zoom_steps == 0 ? PyLong_FromLong(-1)
+                               : PyLong_FromUnsignedLongLong(i->first_step + i->zoom_after)) &&
+        put_witness(dict, witness) && put(dict, "text", PyUnicode_FromString(text));
     for (size_t n = 0; ok && n < sizeof(counts) / sizeof(counts[0]); n++) {
         ok = put(dict, counts[n].name, PyLong_FromUnsignedLongLong(counts[n].value));
     }

@@ -7,6 +7,7 @@
 #include "collection.h"
 #include "collectives.h"
 #include "config_object.h"
+#include "counters.h"
 #include "errors.h"
 #include "metrics.h"
 #include "module_hooks.h"
@@ -153,6 +154,7 @@ static void monitor_dealloc(PyObject *object)
     scalars_free(self);
     Py_CLEAR(self->on_change);
     Py_CLEAR(self->on_first_step);
+    Py_CLEAR(self->on_zoom);
     tp_free(self->micro_steps);
     tp_free(self->frames);
     while (self->spare_frames != NULL) {
@@ -315,27 +317,6 @@ static PyObject *monitor_close(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     }
     Py_RETURN_NONE;
-}
-
-static PyObject *monitor_counters(PyObject *object, PyObject *Py_UNUSED(unused))
-{
-    const monitor_object *self = (monitor_object *)object;
-    tp_monitor_counters c = self->final_counters;
-    if (self->monitor != NULL) {
-        tp_monitor_get_counters(self->monitor, &c);
-        c.hook_ns += self->hook_ns;
-    }
-    return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "steps",
-        (unsigned long long)c.steps, "records", (unsigned long long)c.records, "gaps",
-        (unsigned long long)c.gaps, "alerts", (unsigned long long)c.alerts, "errors",
-        (unsigned long long)c.errors, "unreadable", (unsigned long long)self->unreadable, "hook_ns",
-        (unsigned long long)c.hook_ns, "wait_ns", (unsigned long long)c.wait_ns, "writer_cpu_ns",
-        (unsigned long long)c.writer_cpu_ns, "bytes_journal", (unsigned long long)c.bytes_journal,
-        "bytes_csv", (unsigned long long)c.bytes_csv, "bytes_tensorboard",
-        (unsigned long long)c.bytes_tensorboard, "journaled_steps",
-        (unsigned long long)c.journaled_steps, "followed_steps",
-        (unsigned long long)c.followed_steps, "graph_nodes", (unsigned long long)self->graph_nodes);
 }
 
 static PyObject *monitor_key(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -534,7 +515,7 @@ static PyMethodDef monitor_methods[] = {
     {"close", monitor_close, METH_NOARGS,
      "close($self, /)\n--\n\nWrites what is left and ends the monitor. OSError when not everything "
      "could be written. A second call does nothing."},
-    {"counters", monitor_counters, METH_NOARGS,
+    {"counters", counters_get, METH_NOARGS,
      "counters($self, /)\n--\n\nWhat the monitor knows about itself, since it was opened; after "
      "close as it was at the end."},
     {"key", (PyCFunction)(void (*)(void))monitor_key, METH_VARARGS | METH_KEYWORDS,
@@ -543,6 +524,8 @@ static PyMethodDef monitor_methods[] = {
      "series."},
     {"observe", (PyCFunction)(void (*)(void))monitor_observe, METH_VARARGS | METH_KEYWORDS,
      "observe($self, key, tensor, micro_step=0)\n--\n\nRecords one tensor."},
+    {"spend", collection_spend, METH_O,
+     "spend($self, bytes, /)\n--\n\nWhether an incident's zoom may write so much of tensors."},
     {"matches", (PyCFunction)(void (*)(void))monitor_matches, METH_FASTCALL,
      "matches($self, target, name, beginning, /)\n--\n\nDoes the pattern of the target with this "
      "number match the name, or (beginning) what stands in front of one of its dots?"},
@@ -575,6 +558,8 @@ static PyGetSetDef monitor_properties[] = {
      "Training forwards in the open step, and in the ended step that had most.", NULL},
     {"reduced_only", monitor_get_reduced_only, monitor_set_reduced_only,
      "Whether unreduced gradients are left out, as grad may be a sum over processes.", NULL},
+    {"on_zoom", collection_get_on_zoom, collection_set_on_zoom,
+     "Called when more than is configured is collected from now on, and in each step of it.", NULL},
     {"collector_handles", monitor_collector_handles, NULL,
      "A list for handles of hooks; the last step that is collected removes them.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -112,6 +112,7 @@ typedef struct monitor_object {
     uint32_t most_forwards;   /* micro steps of the longest step so far */
     bool reduced_only;        /* parameters' gradients may be sums over processes */
     PyObject *on_change;      /* owned callable of the session, or NULL: the model has changed */
+    PyObject *on_zoom;        /* likewise: see collection.h */
     PyObject *on_first_step;  /* likewise, once: the first collected step has ended */
     PyObject *scalar_numbers; /* dict: name of a logged scalar → its number; NULL: none yet */
     struct scalar_series *scalars;

@@ -429,6 +429,11 @@ class CompileWatch:
         """Take a module's hooks into account: forward_pre, and forward if it has one."""
         self._builtin.append(_Builtin(hook, module, name, handles))
 
+    @property
+    def is_used(self) -> bool:
+        """Whether modules with these hooks may have been compiled."""
+        return bool(self._own_numbers)
+
     def keep(self, hooks: set[_core.ModuleHook]) -> None:
         """Forget the others, which were taken back."""
         self._builtin = [one for one in self._builtin if one.hook in hooks]

@@ -45,3 +45,20 @@ def warn_of_depth(names: Iterable[str]) -> None:
             f"has hooks, of which there are {limit}: sys.setrecursionlimit({needed}) before the "
             "training makes a RecursionError less likely"
         )
+
+
+def warn_of_lost_steps(monitor: _core.Monitor) -> None:
+    """Say that forwards came after the last end of a step, more than belong to a step."""
+    steps = monitor.counters()["steps"]
+    forwards, most = monitor.forwards
+    advice = (
+        "a step ends with the step() of the optimizer that watch(), set_monitor() or "
+        "use_optimizer() has been given, or with step() of the monitor"
+    )
+    if steps == 0 and forwards > 0:
+        complain(f"{forwards} training forwards came, and no step has ended: {advice}")
+    elif forwards > most > 0:
+        complain(
+            f"{forwards} training forwards came after the last end of a step, where a step "
+            f"has had {most} at most: {advice}"
+        )

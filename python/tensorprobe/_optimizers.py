@@ -325,6 +325,15 @@ class Optimizers:
             for stage, name, values in hook.gradients()
         }
 
+    def with_state(self, stage: int, name: str) -> tuple[torch.nn.Parameter, Any] | None:
+        """The parameter that has rows under this name, and what an optimizer keeps for it."""
+        for row in self._watched():
+            if (row.vpp_stage, row.name) == (stage, name):
+                optimizers = [one for known in self._optimizers if (one := known()) is not None]
+                states = [one.state for one in optimizers if row.parameter in one.state]
+                return row.parameter, states[0][row.parameter] if states else {}
+        return None
+
     def take_gradients(self) -> None:
         """Record the gradients as reduced now, and not at the step's entry."""
         for hook in self._hooks:

@@ -93,6 +93,10 @@ class Incident:
     """The row that the cause is told by, or empty."""
     parent: int
     """Number of an incident that may have led to this one; 0: none."""
+    zoom_first: int
+    """The first step that has more than is configured because of it; -1: none has."""
+    zoom_steps: int
+    """How many had by ``step``."""
     order: int
     micro_step: int
     call: int

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensorprobe import _core, _frameworks, _html
 from tensorprobe._collectives import Collectives
 from tensorprobe._config_file import ConfigFile, ConfigSource, config_source
-from tensorprobe._limits import listen_to_script, warn_of_depth
+from tensorprobe._limits import listen_to_script, warn_of_depth, warn_of_lost_steps
 from tensorprobe._messages import complain, say, warn
 from tensorprobe._optimizers import Metrics, Optimizers, on_step
 from tensorprobe._ranks import world_size
 from tensorprobe._resume import load_state, state_of
 from tensorprobe._structure import StructurePrinter
 from tensorprobe._targets import Selection, WatchedModule, in_functional_call
+from tensorprobe._zoom import Zoom
 from tensorprobe.journal import Alert, Incident, Journal
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ class Session:
             lambda: (self._selected, self._is_lowest_rank),
         )
         self._optimizers.have_copies(*copies)
+        self._zoom = Zoom(
+            monitor, self._widen, lambda: self._watched_modules()[1], self._optimizers.with_state
+        )
         self._may_report = report
         self._config_file = None if config_file is None else ConfigFile(config_file)
         self._is_on = config_file is None
@@ -262,6 +266,19 @@ class Session:
         self._compile.start()
         self._collectives.watch(self._module_handles)
         return True
+
+    def _widen(self, on: bool) -> bool:
+        """Hook everything for a while, or what is configured again. False: that can't be."""
+        if self._closed or (on and (not self._module_handles or self._compile.is_used)):
+            return False
+        if on:
+            self._xy_was_hooked = self._xy_is_hooked
+        self._config = self._monitor.config
+        self._xy_is_hooked = on or self._xy_was_hooked
+        if not self._module_handles:  # it has been stopped meanwhile
+            self._select()
+            return False
+        return self._refresh()
 
     def _warn_of_silence(self) -> None:
         """Warn of targets that match modules of which none has been called in the first step.
@@ -424,6 +441,7 @@ class Session:
     def _detach(self) -> None:
         """Take every hook back, and let go of the model."""
         self._monitor.tell(None, None)
+        self._zoom.detach()
         self._unhook_modules()
         self._optimizers.close()
         self._remove(self._expected)
@@ -555,7 +573,7 @@ class Session:
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
-        self._warn_of_lost_steps()
+        warn_of_lost_steps(self._monitor)
         atexit.unregister(self._close_at_exit)
         self._detach()
         self._collectives.tell_unwaited()
@@ -563,22 +581,6 @@ class Session:
             self._monitor.close()
         except OSError as error:
             _warn(str(error))
-
-    def _warn_of_lost_steps(self) -> None:
-        """Say that forwards came after the last end of a step, more than belong to a step."""
-        steps = self._monitor.counters()["steps"]
-        forwards, most = self._monitor.forwards
-        advice = (
-            "a step ends with the step() of the optimizer that watch(), set_monitor() or "
-            "use_optimizer() has been given, or with step() of the monitor"
-        )
-        if steps == 0 and forwards > 0:
-            complain(f"{forwards} training forwards came, and no step has ended: {advice}")
-        elif forwards > most > 0:
-            complain(
-                f"{forwards} training forwards came after the last end of a step, where a step "
-                f"has had {most} at most: {advice}"
-            )
 
     def _close_at_exit(self) -> None:
         with contextlib.suppress(Exception):

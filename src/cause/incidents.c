@@ -253,6 +253,18 @@ static tp_status take_alerts(tp_incidents *incidents, const tp_batch *batch, tp_
     return status;
 }
 
+/* A step has more than is configured because of one of them. */
+static void note_zoom(tp_incidents *incidents, const tp_batch *batch)
+{
+    for (uint32_t i = 0; i < KINDS; i++) {
+        tp_incident *incident = &incidents->open[i].record.u.incident;
+        const bool is_meant = incidents->open[i].is_open && incident->number == batch->zoom;
+        if (is_meant && incident->zoom_steps++ == 0) {
+            incident->zoom_after = (uint32_t)(batch->step - incident->first_step);
+        }
+    }
+}
+
 /* Ends those that were quiet for long enough, and what was no more than a search for a scale when
  * something happens that isn't. */
 static void end_old_ones(tp_incidents *incidents, const tp_batch *batch, bool has_alerts)
@@ -312,6 +324,7 @@ tp_status tp_incidents_update(tp_incidents *incidents, const tp_batch *batch, tp
 {
     const size_t before = alerts->size;
     const uint64_t count = before / sizeof(tp_record);
+    note_zoom(incidents, batch);
     end_old_ones(incidents, batch, count > 0);
     put_changed(incidents, alerts); /* what begins now is another one */
     tp_status status = alerts->failed ? TP_ERR_NOMEM : TP_OK;

@@ -49,6 +49,17 @@ void tp_config_defaults(tp_config *config, bool watch)
     tp_config_default_rules(config);
 }
 
+tp_config tp_config_with_everything(const tp_config *config)
+{
+    tp_config wide = *config;
+    wide.targets = tp_config_everything;
+    wide.target_count = 1;
+    wide.xy_distribution = wide.all_xy = true;
+    wide.forward_only = wide.backward_only = false;
+    wide.wg_distribution = wide.param_distribution = wide.mv_distribution = true;
+    return wide;
+}
+
 static void free_texts(tp_texts *texts)
 {
     for (uint32_t i = 0; i < texts->count; i++) {

@@ -153,6 +153,9 @@ tp_status tp_config_parse(tp_config *config, const char *text, size_t size, cons
 
 tp_status tp_config_read(tp_config *config, const char *path, tp_error *error);
 
+/* One that records every module and parameter: a copy that shares what the first one owns. */
+tp_config tp_config_with_everything(const tp_config *config);
+
 void tp_config_free(tp_config *config);
 
 /* Appends a configuration that has this one's `database` and `alert.inform`, and no more. */

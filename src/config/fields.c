@@ -414,7 +414,8 @@ static const tp_config_field root_fields[] = {
      .nest = TP_NEST_OBJECT,
      .members = &zoom_members,
      .fallback = "{}",
-     .does = "what to record in addition when something goes wrong"},
+     .does = "what to record in addition when something goes wrong: see "
+             "[rules.md](rules.md#a-closer-look)"},
     {.name = "strict",
      .read = tp_config_read_bool,
      AT(strict),

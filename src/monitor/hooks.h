@@ -82,6 +82,15 @@ void tp_monitor_mark_skipped(tp_monitor *monitor);
  * beside calls that end a step. */
 void tp_monitor_set_left_out(tp_monitor *monitor, uint32_t quantities);
 
+/* More than is configured is recorded from the open step on because of the incident with this
+ * number: in every step, whatever step_interval says. 0: no longer. Not beside calls that record or
+ * end a step. */
+void tp_monitor_set_zoom(tp_monitor *monitor, uint32_t incident);
+
+/* The incident that has begun since the last call, a warning or worse, the worst of several. It is
+ * found in a step that has been written. False: none has. */
+bool tp_monitor_take_incident(tp_monitor *monitor, tp_record *incident);
+
 /* How many training forwards the step that is about to end has seen. Before tp_monitor_step. */
 void tp_monitor_set_micro_steps(tp_monitor *monitor, uint32_t micro_steps);
 

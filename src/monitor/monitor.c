@@ -36,6 +36,7 @@ struct tp_monitor {
     uint32_t micro_steps;
     uint32_t flags;     /* TP_BATCH_… of the open step */
     uint32_t left_out;  /* as in a tp_batch */
+    uint32_t zoom;      /* likewise */
     uint64_t opened_ns; /* monotonic clock */
     atomic_bool closing;
     atomic_ullong hook_ns, errors, skipped;
@@ -87,7 +88,9 @@ static bool is_watched_rank(const tp_monitor *monitor)
 static bool is_wanted_step(const tp_monitor *monitor)
 {
     return monitor->step_number >= monitor->first_step &&
-           (monitor->step_number - monitor->first_step) % config_of(monitor)->step_interval == 0 &&
+           (monitor->zoom != 0 ||
+            (monitor->step_number - monitor->first_step) % config_of(monitor)->step_interval ==
+                0) &&
            !tp_monitor_is_done(monitor);
 }
 
@@ -104,6 +107,7 @@ static tp_step *begin_step(tp_monitor *monitor, tp_step *step)
     header->attempt = monitor->run.attempt;
     header->pp_stage = monitor->pp_stage;
     header->left_out = monitor->left_out;
+    header->zoom = monitor->zoom;
     return step;
 }
 
@@ -403,6 +407,20 @@ static void choose_again(tp_monitor *monitor)
         atomic_store(&monitor->collecting, is_wanted_step(monitor));
     }
     pthread_mutex_unlock(&monitor->step_lock);
+}
+
+void tp_monitor_set_zoom(tp_monitor *monitor, uint32_t incident)
+{
+    monitor->zoom = incident;
+    if (monitor->step != NULL) {
+        tp_step_header(monitor->step)->zoom = incident;
+    }
+    choose_again(monitor);
+}
+
+bool tp_monitor_take_incident(tp_monitor *monitor, tp_record *incident)
+{
+    return tp_writer_take_incident(monitor->writer, incident);
 }
 
 void tp_monitor_pause(tp_monitor *monitor)

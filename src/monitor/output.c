@@ -244,6 +244,21 @@ void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *las
     tp_buf_free(&alerts);
 }
 
+const tp_record *tp_output_begun(const tp_output *output)
+{
+    const tp_record *alerts = (const void *)output->alerts.data;
+    const tp_record *worst = NULL;
+    for (uint64_t i = 0; i < output->alerts.size / sizeof *alerts; i++) {
+        const tp_incident *incident = &alerts[i].u.incident;
+        if (alerts[i].kind == TP_RECORD_INCIDENT && incident->state == TP_INCIDENT_BEGINS &&
+            incident->severity >= TP_SEVERITY_WARNING &&
+            (worst == NULL || incident->severity > worst->u.incident.severity)) {
+            worst = &alerts[i];
+        }
+    }
+    return worst;
+}
+
 static const tp_key *registry_key(const void *source, uint32_t id)
 {
     return tp_registry_key(source, id);

@@ -28,6 +28,9 @@ void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *las
  */
 bool *tp_output_no_room(tp_output *output);
 
+/* The incident that began with the step, a warning or worse; NULL: none did. */
+const tp_record *tp_output_begun(const tp_output *output);
+
 /* After it: the followers. */
 void tp_output_follow(tp_output *output, const tp_batch *batch);
 

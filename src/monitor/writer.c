@@ -56,6 +56,9 @@ struct tp_writer {
     tp_step *spare[MAX_SPARE];
     uint32_t spare_count;
 
+    atomic_bool has_begun; /* the next field holds one that nobody has taken yet */
+    tp_record begun;       /* an incident; under the lock */
+
     atomic_ullong steps, records, gaps, journaled, wait_ns, cpu_ns;
     uint64_t bytes, bytes_told; /* written to all files; of these, told of in batches */
     tp_status result;           /* of the thread, once it has ended */
@@ -282,6 +285,33 @@ static void finish_entry(tp_writer *writer, const entry *e, bool journaled)
     tp_step_abandon(surplus);
 }
 
+static void note_begun(tp_writer *writer)
+{
+    const tp_record *begun = tp_output_begun(writer->output);
+    if (begun == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&writer->lock);
+    if (!atomic_load(&writer->has_begun) ||
+        begun->u.incident.severity > writer->begun.u.incident.severity) {
+        writer->begun = *begun;
+        atomic_store(&writer->has_begun, true);
+    }
+    pthread_mutex_unlock(&writer->lock);
+}
+
+bool tp_writer_take_incident(tp_writer *writer, tp_record *incident)
+{
+    if (!atomic_load_explicit(&writer->has_begun, memory_order_relaxed)) {
+        return false;
+    }
+    pthread_mutex_lock(&writer->lock);
+    *incident = writer->begun;
+    atomic_store(&writer->has_begun, false);
+    pthread_mutex_unlock(&writer->lock);
+    return true;
+}
+
 /* A step that could not be written until the end is given up, as one that found no room is. */
 static void count_lost(tp_writer *writer, const entry *e)
 {
@@ -300,6 +330,7 @@ static void *run_writer(void *argument)
         tp_output_configure(writer->output, e.config);
         bool journaled = journal_until_done(writer, &e, &batch);
         if (journaled) {
+            note_begun(writer);
             mark_journaled(writer, &e);
             tp_output_follow(writer->output, &batch);
         } else {

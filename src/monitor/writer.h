@@ -50,6 +50,10 @@ void tp_writer_start_recovery(tp_writer *writer);
 /* A step that has been written and can be begun again; NULL when there is none. */
 tp_step *tp_writer_take_spare(tp_writer *writer);
 
+/* The incident that has begun since the last call, a warning or worse, the worst of several. False:
+ * none has. From one thread. */
+bool tp_writer_take_incident(tp_writer *writer, tp_record *incident);
+
 void tp_writer_get_counters(tp_writer *writer, tp_monitor_counters *counters);
 
 /* Writes what is left and ends the thread; counters stay readable. The status tells whether all was

@@ -286,6 +286,10 @@ uint64_t tp_incident_describe(const tp_record *record, const tp_key *key, const 
             incident->first_step);
     }
     put_cause(&to, record, of);
+    if (incident->zoom_steps > 0) {
+        put(&to, ". From step %" PRIu64 " on %" PRIu32 " steps are recorded with everything",
+            incident->first_step + incident->zoom_after, incident->zoom_steps);
+    }
     if (incident->parent != 0) {
         put(&to, ". Maybe a consequence of incident %" PRIu32, incident->parent);
     }

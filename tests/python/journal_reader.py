@@ -30,7 +30,7 @@ COLLECTIVE = (
 ).split()
 INCIDENT = (
     "number state severity cause rule op value baseline threshold samples first_step last_step "
-    "steps alerts series element bits evidence witness parent"
+    "steps alerts series element bits evidence witness parent zoom_steps zoom_after"
 ).split()
 HEADER = (
     "step rank attempt pp_stage flags micro_steps unfilled begin_ns end_ns wall_ns hook_ns wait_ns "
@@ -151,7 +151,7 @@ def record_fields(record: bytes) -> dict[str, Any]:
     elif fields["kind"] == 3:
         fields |= zip(COLLECTIVE, struct.unpack_from("<IIiI11Q", record, 56), strict=True)
     elif fields["kind"] == 4:
-        fields |= zip(INCIDENT, struct.unpack_from("<6I3d8Qd2I", record, 56), strict=True)
+        fields |= zip(INCIDENT, struct.unpack_from("<6I3d8Qd4I", record, 56), strict=True)
     return fields
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import tensorprobe
+from built import TOOL
 from tensorprobe.journal import Journal, Step
 
 STEPS = 60
@@ -136,6 +138,8 @@ def test_what_is_left_out(kind: str, tmp_path: Any, capfd: pytest.CaptureFixture
     lines = [line for line in capfd.readouterr().err.splitlines() if "budget" in line]
     assert "recorded in one of 4 steps, to keep the budget: actv" in lines[0]
     assert "the budget of 0.001 ms a step isn't kept" in lines[-1]
+    shown = subprocess.run([TOOL, "show", budgeted], capture_output=True, text=True, check=True)
+    assert f"\nbudget   {sum(map(bool, left_out))} steps without {' '.join(ALL)} (" in shown.stdout
     table = pa.table(tensorprobe.open(budgeted).steps())
     assert table["left_out"].to_pylist() == [" ".join(names) for names in left_out]
 
