@@ -20,7 +20,9 @@ tp_status tp_monitor_observe(tp_monitor *monitor, uint32_t key, const tp_tensor 
         return TP_OK;
     }
     const uint64_t start = tp_clock_monotonic();
-    const bool has_exponents = (tp_monitor_config(monitor)->exponents >> known->quantity & 1) != 0;
+    /* The key itself, which is seldom in the cache, is looked at only if need be. */
+    const uint32_t counted = tp_monitor_config(monitor)->exponents;
+    const bool has_exponents = counted != 0 && (counted >> known->quantity & 1) != 0;
     const tp_stats_options options = {.eps = tp_monitor_config(monitor)->eps,
                                       .exponents = has_exponents ? &exponents : NULL};
     tp_status status = tp_stats_compute_with(tensor, &options, &stats);
