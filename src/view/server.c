@@ -314,8 +314,9 @@ static struct MHD_Daemon *listen_at(tp_server *server, place *at, uint16_t port)
     } else {
         ((struct sockaddr_in *)(void *)&at->address)->sin_port = htons(port);
     }
-    const unsigned flags =
-        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_AUTO | (at->is_six ? MHD_USE_IPv6 : 0U);
+    /* By poll: with epoll, which tells of an end once, the end of a connection that comes together
+     * with a part of a request isn't seen, and it holds its place until it is ended. */
+    const unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | (at->is_six ? MHD_USE_IPv6 : 0U);
     return MHD_start_daemon(
         flags, port, NULL, NULL, handle, server, MHD_OPTION_SOCK_ADDR, &at->address,
         MHD_OPTION_THREAD_POOL_SIZE, (unsigned)THREADS, MHD_OPTION_CONNECTION_LIMIT,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import math
 import random
 import socket
 import statistics
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -432,25 +432,42 @@ def test_token(tmp_path: Path) -> None:
         assert status(server, "/api/run", Cookie=cookie.partition(";")[0]) == 200
 
 
+# Connects so often, sends the beginnings of requests, and holds on until its input ends.
+CROWD = """
+import socket, sys
+held = []
+for i in range(int(sys.argv[2])):
+    one = socket.socket()
+    one.setblocking(False)
+    one.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    held.append(one)
+for one in held[:20]:
+    try:
+        one.send(b"GET /api/run HTTP/1.1\\r\\nHo")
+    except OSError:
+        pass
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.mark.slow
 def test_many_and_slow_clients(small: tuple[Server, list[Any]]) -> None:
     """Connections without a request hold no more than their places, and those for a while."""
     server, _ = small
-    idle = []
-    for _ in range(1000):
-        one = socket.socket()
-        one.setblocking(False)
-        one.connect_ex(("127.0.0.1", server.port))
-        idle.append(one)
-    for one in idle[:64]:
-        with contextlib.suppress(OSError):
-            one.send(b"GET /api/run HTTP/1.1\r\nHo")
-    memory = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
-    assert memory < 200e6
-    # Dripping doesn't help: whoever has sent no whole request by then has to go.
-    for one in idle:
-        one.close()
+    proc = Path(f"/proc/{server.process.pid}")
+    command = [sys.executable, "-S", "-c", CROWD, str(server.port), "625"]
+    crowds = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(16)
+    ]
+    tried = [crowd.stdout.readline() for crowd in crowds if crowd.stdout is not None]
+    assert tried == [b"625\n"] * 16  # 10,000
+    assert int((proc / "statm").read_text().split()[1]) * 4096 < 200e6
+    assert len(list((proc / "fd").iterdir())) < 200
+    for crowd in crowds:
+        crowd.communicate()
     assert status(server, "/api/run") == 200
+    # Dripping doesn't help: whoever has sent no whole request by then has to go.
     drip = socket.create_connection(("127.0.0.1", server.port))
     drip.settimeout(1)
     gone = False
