@@ -183,7 +183,7 @@ static int print_parting(const char *name, const tp_parting *found, bool all)
            found->steps - 1, tp_plural(found->steps - 1), count, found->in_step,
            found->in_step == 1 ? " differs" : "s differ");
     printf("  rank micro  %-14s %-8s %14s %14s  %-16s %s\n", "quantity", "of it", "A", "B",
-           "differs by", "series, in execution order");
+           "differs by", "series, as the step computes them");
     for (uint64_t i = 0; i < count && (all || i < SHOWN); i++) {
         print_difference(&rows[i]);
     }

@@ -104,8 +104,8 @@ export async function ask(path, params = {}) {
 }
 
 /** A map: what its head says, and `cells`. */
-export async function askMap(params) {
-  const bytes = await (await fetchAnswer("map", params)).bytes();
+export async function askMap(params, path = "map") {
+  const bytes = await (await fetchAnswer(path, params)).bytes();
   const size = new DataView(bytes).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, size)));
   head.cells = new Uint8Array(bytes, 4 + size);

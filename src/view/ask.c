@@ -153,6 +153,7 @@ static const struct {
     {"compare", tp_answer_compare},
     {"communication", tp_answer_communication},
     {"histogram", tp_answer_histogram},
+    {"difference", tp_answer_difference},
 };
 
 void tp_answer_ask(tp_library *library, const tp_ask *ask, tp_answer *answer)

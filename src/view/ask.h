@@ -60,6 +60,7 @@ void tp_answer_incident(const tp_view_run *run, const tp_ask *ask, tp_answer *an
 void tp_answer_micro(const tp_view_run *run, const tp_ask *ask, tp_answer *answer);
 /* These take the lock as they need it. */
 void tp_answer_histogram(tp_library *library, const tp_ask *ask, tp_answer *answer);
+void tp_answer_difference(tp_library *library, const tp_ask *ask, tp_answer *answer);
 void tp_answer_communication(tp_library *library, const tp_ask *ask, tp_answer *answer);
 void tp_answer_compare(tp_library *library, const tp_ask *ask, tp_answer *answer);
 

@@ -23,7 +23,7 @@ import tensorprobe
 from tensorprobe import Incident, _core
 from tensorprobe._causes import alerts_of, put_together
 from tensorprobe.anomaly_analyse import read_journals
-from view_server import COMMAND, Server
+from view_server import COMMAND, Server, split
 
 SEED = 0
 NAN, POSITIVE, NEGATIVE, GAP, NONE = 250, 251, 252, 253, 254
@@ -272,6 +272,59 @@ def test_search(small: tuple[Server, list[Any]]) -> None:
     assert rows == ["layers.1.part2.output"]
     assert server.ask("search", t="nothing like it")["results"] == []
     assert server.ask("search", t="")["total"] == SERIES
+
+
+# ---- two runs ----
+
+
+def test_how_far_apart(tmp_path: Path) -> None:
+    draw = random.Random(SEED)
+    a: dict[str, list[float | None]] = {
+        f"layers.{i}": [draw.uniform(1, 2) for _ in range(60)] for i in range(5)
+    }
+    b = {name: list(row) for name, row in a.items()}
+    tolerance = 1e-7  # of float64
+    factors = {(1, 7): 1 + 1e-5, (3, 30): 10.0, (3, 31): 1 + 3e-3, (4, 50): 0.0}
+    for (i, step), factor in factors.items():
+        b[f"layers.{i}"][step] = factor * (a[f"layers.{i}"][step] or 0)
+    b["layers.2"][40] = math.nan
+    a["layers.0"][3] = b["layers.0"][3] = math.inf
+    b["layers.0"][59] = None
+    record(tmp_path, 0, a, "a")
+    record(tmp_path, 0, b, "b")
+    with Server(tmp_path) as server:
+        server.wait("a")
+        server.wait("b")
+        for per in (1, 3):
+            content = server.read("difference", r="a", r2="b", s="norm", w=60 // per)
+            head, cells = split(content)
+            assert [row[0] for row in head["rows"]] == [f"layers.{i}.output" for i in range(5)]
+            assert (head["compared"], head["differ"], head["first"]) == (299, 5, 7)
+            for i in range(5):
+                for column in range(head["w"]):
+                    steps = range(column * per, (column + 1) * per)
+                    pairs = [(a[f"layers.{i}"][k], b[f"layers.{i}"][k]) for k in steps]
+                    byte = cells[i * head["w"] + column]
+                    far = [apart(x, y) for x, y in pairs if x is not None and y is not None]
+                    worst = max(far, default=math.nan) / tolerance
+                    if math.isnan(worst):
+                        assert byte == NONE
+                    elif math.isinf(worst):
+                        assert byte == NAN
+                    elif worst <= 1:
+                        assert byte == 125
+                    else:
+                        assert abs(byte - 145 - 104 * min(1, math.log10(worst) / 6)) <= 2
+
+
+def apart(a: float, b: float) -> float:
+    """Relative, of what a cell keeps."""
+    x, y = (float(np.float32(value)) for value in (a, b))
+    if x == y:
+        return 0
+    if not (math.isfinite(x) and math.isfinite(y)):
+        return math.inf
+    return abs(x - y) / max(abs(x), abs(y))
 
 
 # ---- beyond statistics ----

@@ -176,6 +176,19 @@ def test_compare_names_what_differs_first(
     assert other.fault is not None
     step = int(page.get_attribute("#sentence", "data-step") or -1)
     assert step == min(broken.fault.step, other.fault.step)
+    # A weight stands before what is computed with it.
+    faults = {f"{one.module}.weight" for one in (broken.fault, other.fault) if one.step == step}
+    assert page.get_attribute("#sentence", "data-row") in faults
+    assert page.get_attribute("#difference", "data-first") == str(step)
+    box = page.locator("#difference").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] - 60, box["y"] + 10)
+    assert page.inner_text("#apart .readout").startswith("token.output")
+    page.mouse.click(box["x"] + box["width"] - 60, box["y"] + 10)
+    page.wait_for_selector("#both[data-row='token.output']")
+    assert "at=token.output" in page.url
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#both:not([data-row='token.output'])")
     tab.close()
 
 

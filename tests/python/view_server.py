@@ -17,6 +17,12 @@ from built import TOOL
 COMMAND = TOOL
 
 
+def split(content: bytes) -> tuple[Any, bytes]:
+    """Return the head and the cells of a map."""
+    (size,) = struct.unpack_from("<I", content)
+    return json.loads(content[4 : 4 + size]), content[4 + size :]
+
+
 class Server:
     """Serves the runs below some directories, as long as the block lasts."""
 
@@ -52,9 +58,7 @@ class Server:
 
     def map(self, **params: Any) -> tuple[Any, bytes]:
         """Return the head and the cells."""
-        content = self.read("map", **params)
-        (size,) = struct.unpack_from("<I", content)
-        return json.loads(content[4 : 4 + size]), content[4 + size :]
+        return split(self.read("map", **params))
 
     def wait(self, run: str = "") -> Any:
         """Return what is known of the run once all that is there has been read."""
