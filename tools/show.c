@@ -35,6 +35,11 @@ static const char help[] =
     "  --alerts         after the summary every alert, not only the first 10 steps that have some\n"
     "  --series         after the summary every series: its steps, records and last norm\n"
     "\n"
+    "  --plot           a line for each series of the newest run (of NAMEs alone, if there are): "
+    "its norm\n"
+    "                   in the last step, what is normal, and all steps as a small plot; NaN and "
+    "Inf are ×\n"
+    "\n"
     "  --table TABLE    runs, keys, series (the values), alerts, exponents (how many elements "
     "have\n"
     "                   which), steps, gaps (steps given up), or overview (smallest and largest\n"
@@ -78,7 +83,7 @@ struct request {
     tp_buf texts;       /* names that stand for what was given */
     char *column_words; /* as given */
     int format;
-    bool alerts, series, steps, keys, width; /* given; keys: --quantity or --role */
+    bool alerts, series, steps, keys, width, plot; /* given; keys: --quantity or --role */
 };
 
 static bool read_number(const char **text, uint64_t *number)
@@ -130,6 +135,9 @@ static tp_status read_option(struct request *request, int letter, const char *te
         return TP_OK;
     case 's':
         request->series = true;
+        return TP_OK;
+    case 'p':
+        request->plot = true;
         return TP_OK;
     case 't':
         request->query.table = tp_table_from_name(text);
@@ -268,6 +276,13 @@ static tp_status check_filters(const struct request *request, tp_error *error)
                        "this table is of all steps: leave --step away, or write --table series, "
                        "alerts, steps, gaps or overview");
     }
+    if (request->plot &&
+        (request->steps || request->keys || request->ranks.size > 0 || request->series ||
+         request->alerts || request->column_words != NULL || request->format != TP_PRINT_TABLE)) {
+        return tp_fail(error, TP_ERR_ARGUMENT,
+                       "--plot is of all steps and ranks of the newest run: it goes with names "
+                       "alone");
+    }
     if (table != TP_TABLE_OVERVIEW && request->width) {
         return tp_fail(error, TP_ERR_ARGUMENT, "--width is of --table overview");
     }
@@ -294,6 +309,10 @@ static int show(const char *name, const char *directory, struct request *request
     } else if (tp_names_resolve(&journals, &request->names, &request->ranks, &request->texts,
                                 &error) != TP_OK) {
         result = tp_tool_failed(name, &error);
+    } else if (request->plot) {
+        result =
+            tp_tool_plot(name, directory, (const char *const *)(const void *)request->names.data,
+                         request->names.size / sizeof(const char *));
     } else if (request->query.table != 0) {
         result = print_table(name, request, &journals);
     } else {
@@ -307,6 +326,7 @@ int tp_tool_show(int argc, char **argv)
 {
     static const struct option options[] = {{"alerts", no_argument, NULL, 'a'},
                                             {"series", no_argument, NULL, 's'},
+                                            {"plot", no_argument, NULL, 'p'},
                                             {"table", required_argument, NULL, 't'},
                                             {"merge", no_argument, NULL, 'm'},
                                             {"step", required_argument, NULL, 'n'},

@@ -3,6 +3,7 @@
 #define TP_TOOLS_TOOL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "tensorprobe/status.h"
 
@@ -30,6 +31,10 @@ int tp_tool_report(int argc, char **argv);
 
 /* The summary of one journal, of show. name is the subcommand's. */
 int tp_tool_summary(const char *name, const char *directory, bool all_alerts, bool all_series);
+
+/* A line with a small plot of each series of the newest run (of these names or patterns, 0: all),
+ * of show. */
+int tp_tool_plot(const char *name, const char *directory, const char *const *names, size_t count);
 
 /* The next option of a subcommand, which has TP_TOOL_HELP among its options: its letter; 0 when
  * only operands are left, from optind on. Prints help, or points to it when the option is wrong; -1

@@ -30,18 +30,20 @@ typedef struct tp_tail_line {
 typedef struct tp_tail {
     uint32_t stat;
     uint32_t sort;
-    char filter[128];  /* a glob, or a part of names; "": all */
-    bool is_typing;    /* the filter */
-    bool has_keys;     /* somebody can press them */
-    bool is_pinned;    /* to the step; else it is the last one */
-    bool is_detail;    /* one series in full */
-    uint64_t step;     /* what is shown */
-    uint32_t selected; /* key; TP_VIEW_NO_KEY: the first line */
-    uint64_t top;      /* the first line that is shown */
-    uint64_t shown;    /* how many fit */
-    uint32_t state;    /* TP_STATE_… */
-    int64_t now_ns;    /* Unix time */
-    tp_buf lines;      /* tp_tail_line, as they were shown last */
+    char filter[1056];    /* a glob, or a part of names; "": all */
+    bool is_pattern;      /* no part of names */
+    uint32_t spark_steps; /* of the small plots, at most; 0: 120 */
+    bool is_typing;       /* the filter */
+    bool has_keys;        /* somebody can press them */
+    bool is_pinned;       /* to the step; else it is the last one */
+    bool is_detail;       /* one series in full */
+    uint64_t step;        /* what is shown */
+    uint32_t selected;    /* key; TP_VIEW_NO_KEY: the first line */
+    uint64_t top;         /* the first line that is shown */
+    uint64_t shown;       /* how many fit */
+    uint32_t state;       /* TP_STATE_… */
+    int64_t now_ns;       /* Unix time */
+    tp_buf lines;         /* tp_tail_line, as they were shown last */
 } tp_tail;
 
 /* Draws what is there, on a screen that has been cleared. The run's lock is held for reading.

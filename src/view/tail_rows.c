@@ -11,16 +11,17 @@
 #include "view/tail.h"
 
 #define SPARK_STEPS 120 /* of a line in the list */
+#define SPARK_WIDTH 64  /* characters at most */
 #define PLOT_STEPS 960  /* of one series */
 #define LEVELS 8
 
 static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 static const char *const ascii[] = {".", ":", "-", "=", "+", "*", "#", "%"};
 
-static bool is_meant(const char *filter, const tp_view_key *key)
+static bool is_meant(const tp_tail *tail, const tp_view_key *key)
 {
-    return filter[0] == '\0' || strcasestr(key->row, filter) != NULL ||
-           tp_view_is_meant(filter, key);
+    return tail->filter[0] == '\0' || tp_view_is_meant(tail->filter, key) ||
+           (!tail->is_pattern && strcasestr(key->row, tail->filter) != NULL);
 }
 
 static int by_distance(const void *a, const void *b)
@@ -108,7 +109,7 @@ static tp_status collect_stat(tp_tail *tail, const tp_view_run *run, uint32_t st
             if (tp_cell_is_worse(cell, line->spot.cell)) {
                 *line = fresh;
             }
-        } else if (is_meant(tail->filter, key)) {
+        } else if (is_meant(tail, key)) {
             tp_buf_put(&tail->lines, &fresh, sizeof fresh);
             at->line = (uint32_t)(tail->lines.size / sizeof fresh);
         }
@@ -250,14 +251,19 @@ static uint32_t part_of(tp_cell cell)
                                  : TP_PART_PLAIN;
 }
 
-static void draw_spark(const tp_tail_line *line, tp_screen *screen, uint32_t row, uint32_t column,
-                       uint32_t width)
+static uint32_t spark_steps(const tp_tail *tail)
 {
-    tp_cell cells[SPARK_STEPS];
+    return tail->spark_steps > 0 ? tail->spark_steps : SPARK_STEPS;
+}
+
+static void draw_spark(const tp_tail *tail, const tp_tail_line *line, tp_screen *screen,
+                       uint32_t row, uint32_t column, uint32_t width)
+{
+    tp_cell cells[SPARK_WIDTH];
     float low;
     float high;
-    const uint32_t count = read_cells(&line->spot, line->stat, SPARK_STEPS,
-                                      width < SPARK_STEPS ? width : SPARK_STEPS, cells);
+    const uint32_t count = read_cells(&line->spot, line->stat, spark_steps(tail),
+                                      width < SPARK_WIDTH ? width : SPARK_WIDTH, cells);
     find_range(cells, count, line->stat, &low, &high);
     for (uint32_t i = 0; i < count; i++) {
         const char *text = " ";
@@ -348,8 +354,8 @@ static columns choose(const tp_screen *screen, uint32_t longest, uint32_t quanti
     }
 }
 
-static void draw_line(const tp_tail_line *line, const tp_view_run *run, tp_screen *screen,
-                      uint32_t row, const columns *c, bool is_selected)
+static void draw_line(const tp_tail *tail, const tp_tail_line *line, const tp_view_run *run,
+                      tp_screen *screen, uint32_t row, const columns *c, bool is_selected)
 {
     const tp_view_key *key = tp_view_key_at(run, line->spot.key);
     char text[96];
@@ -387,14 +393,14 @@ static void draw_line(const tp_tail_line *line, const tp_view_run *run, tp_scree
         tp_screen_put_right(screen, row, at++, TP_PART_PLAIN, text);
     }
     if (c->spark > 0) {
-        draw_spark(line, screen, row, at, c->spark);
+        draw_spark(tail, line, screen, row, at, c->spark);
     }
 }
 
 static void draw_titles(const tp_tail *tail, tp_screen *screen, uint32_t row, const columns *c)
 {
     static const char *const titles[] = {"worst now", "series", "largest now"};
-    char text[192];
+    char text[sizeof tail->filter + 16];
     uint32_t at = 2;
     snprintf(text, sizeof text, "%s%s%s", titles[tail->sort], tail->filter[0] != '\0' ? ": " : "",
              tail->filter);
@@ -419,7 +425,12 @@ static void draw_titles(const tp_tail *tail, tp_screen *screen, uint32_t row, co
         tp_screen_put_right(screen, row, at++, TP_PART_QUIET, "rank");
     }
     if (c->spark >= 14) {
-        tp_screen_printf(screen, row, at, TP_PART_QUIET, "last %d steps", SPARK_STEPS);
+        if (spark_steps(tail) == UINT32_MAX) {
+            tp_screen_put(screen, row, at, 0, TP_PART_QUIET, "all steps");
+        } else {
+            tp_screen_printf(screen, row, at, TP_PART_QUIET, "last %" PRIu32 " steps",
+                             spark_steps(tail));
+        }
     }
 }
 
@@ -470,7 +481,7 @@ uint32_t tp_tail_draw_list(tp_tail *tail, const tp_view_run *run, tp_screen *scr
                                               : "nothing was recorded in this step");
     }
     for (uint64_t i = tail->top; i < count && i < tail->top + shown; i++) {
-        draw_line(&lines[i], run, screen, row++, &c, tail->has_keys && i == selected);
+        draw_line(tail, &lines[i], run, screen, row++, &c, tail->has_keys && i == selected);
     }
     if (count > tail->top + shown && row < end) {
         tp_screen_printf(screen, row++, 2, TP_PART_QUIET, "%s %s more",

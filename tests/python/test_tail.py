@@ -146,6 +146,38 @@ def test_wrong_command_lines(tmp_path: Path, ended: Ended) -> None:
         assert said in done.stderr
 
 
+def show(*arguments: object, status: int = 0, **environment: str) -> str:
+    done = subprocess.run(
+        [TOOL, "show", *map(str, arguments)],
+        env={**os.environ, "LC_ALL": "C.UTF-8", "COLUMNS": "150", **environment},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return (done.stdout + done.stderr).decode()
+
+
+def test_small_plots(ended: Ended) -> None:
+    folder, _ = ended
+    head, *rows = show("--plot", folder).splitlines()
+    assert head.split()[0] == "series"
+    found = [row.split()[0] for row in rows]
+    assert found[: len(NAMES)] == [f"{name}.output" for name in NAMES], "as they are executed"
+    assert found[-1] == "train/loss"
+    # A character for each two of all steps, the last ones broken; the one that drifts isn't.
+    for name, row in zip(NAMES, rows, strict=False):
+        plot = row.split()[-1]
+        assert len(plot) == STEPS // 2
+        assert set(plot[: BROKEN // 2]) <= set("▁▂▃▄▅▆▇█")
+        ends = plot[BROKEN // 2 :]
+        assert ("×" in ends) != (name == "layers.1.attn.qkv")
+        assert "×" not in ends or set(ends) == {"×"}
+    one = show("--plot", folder, "layers.1.*", LC_ALL="C").splitlines()
+    assert [row.split()[0] for row in one[1:]] == [f"{name}.output" for name in NAMES[2:4]]
+    assert "no name or row matches" in show("--plot", folder, "nowhere", status=1)
+    assert "names alone" in show("--plot", "--step", "3", folder, status=2)
+
+
 # ---- a terminal ----
 
 CHILD = """
