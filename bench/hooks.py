@@ -5,13 +5,18 @@
 Each row is the CPU time of one call with hooks less that of the same call without, or with empty
 hooks, in the thread that trains (the writer's is in bench/overhead.py): the median of rounds in
 which all come by turns. "Beyond" takes a forward pre-hook and a forward hook, both empty, from the
-pre-hook and the hook of the monitor: what is left is the way from a tensor to its filled slot.
+pre-hook and the hook of the monitor: what is left is the way from a tensor to its filled slot, with
+the pre-hook's share (is this a training forward, of which micro step, the how many-th call?), the
+statistics, and what torch's own code loses for having its caches shared.
 
 * In a module's call: the module makes a tensor of 16 elements, as modules do, and its hooks are
-  called by torch; code and data of the hooks have made way for those of the call meanwhile.
+  called by torch; code and data of the hooks have made way for those of the call meanwhile. What
+  this takes more than back to back is the way of both from the second cache, and branches that are
+  guessed wrong.
 * Back to back: the two hooks are called again and again, with nothing between.
 * Of tensors that lie there: the module returns one of 2000 tensors that nobody has touched for
   2000 calls, so that the hook waits for its memory. No training does that.
+* The statistics alone: the same tensor read by one call from C after another.
 
 Goals: a small output less than 150 ns beyond empty hooks in C, and at most 0.3 us beyond empty ones
 in Python, both in a module's call; the gradient of a leaf module's input, from noting it to its
@@ -20,10 +25,13 @@ record, at most 10 us.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +41,8 @@ import tensorprobe
 from tensorprobe import _core
 
 CALLS, ROUNDS = 1000, 60
+BUILD = Path(os.environ.get("TP_BUILD_DIR", Path(__file__).parents[1] / "build" / "release"))
+F32 = 2  # TP_F32
 
 Prepare = Callable[[nn.Module], Any]
 
@@ -130,6 +140,17 @@ def measure(
     ]
 
 
+def statistics_alone() -> float:
+    """Microseconds of one call from C."""
+    library = ctypes.CDLL(str(BUILD / "tests" / "kernels" / "libkernels_bench.so"))
+    call = library.tp_bench_call
+    call.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64]
+    call.restype = ctypes.c_uint64
+    x = torch.randn(16)
+    took = [int(call(x.data_ptr(), 16, F32, CALLS)) for _ in range(ROUNDS)]
+    return float(statistics.median(took)) / CALLS / 1e3
+
+
 def line(what: str, found: float, goal: float) -> None:
     verdict = "met" if found <= goal else "missed"
     print(f"{what:44} {found:7.3f} us, goal {goal:g}: {verdict}")
@@ -174,6 +195,7 @@ def main() -> None:
     line("a small output, beyond empty Python hooks", small - empty, 0.3)
     print(f"the same, back to back, beyond C hooks       {alone[1]:7.3f} us")
     print(f"of tensors that lie there, beyond C hooks    {ready[1]:7.3f} us")
+    print(f"its statistics alone, by a call from C       {statistics_alone():7.3f} us")
     print(f"a leaf module's input                        {grads['input']:7.3f} us")
     line("a leaf module's input_grad", grads["input_grad"], 10)
 

@@ -73,6 +73,8 @@ bool collection_take_config(monitor_object *monitor)
     monitor->collection = own;
     monitor->configured = config;
     monitor->config = config;
+    monitor->eps = config->eps;
+    monitor->quick = quick_is_allowed(monitor);
     tp_monitor_set_left_out(monitor->monitor, 0);
     tp_monitor_set_zoom(monitor->monitor, 0);
     return true;

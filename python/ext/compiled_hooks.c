@@ -1,5 +1,6 @@
 #include "compiled_hooks.h"
 
+#include "frames.h"
 #include "recording.h"
 #include "torch_calls.h"
 
@@ -102,7 +103,8 @@ static PyObject *begin(module_hook *hook, PyObject *tensors, PyObject *names, in
         ok = module_hook_begin_root(hook, module, FORWARD_WHOLE, -1);
         Py_DECREF(module);
     }
-    frame *running = monitor_new_frame(monitor, hook);
+    frame *running = monitor_new_frame(monitor, hook, hook->vpp_stage,
+                                       hook->root ? NULL : monitor_newest_frame(monitor));
     if (running == NULL) {
         return NULL;
     }
@@ -145,7 +147,8 @@ static PyObject *run_again(module_hook *hook, PyObject *tensors, PyObject *names
  * forward or, as a rule, in the backward. */
 static PyObject *take_outputs(module_hook *hook, PyObject *tensors)
 {
-    frame *running = monitor_new_frame(hook->monitor, hook);
+    frame *running = monitor_new_frame(hook->monitor, hook, hook->vpp_stage,
+                                       hook->root ? NULL : monitor_newest_frame(hook->monitor));
     if (running == NULL) {
         return NULL;
     }

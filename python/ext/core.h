@@ -36,11 +36,14 @@ typedef struct tensor_layout {
     uint16_t object; /* of the Python object: the implementation's address */
     uint16_t keys;   /* of the implementation, as the next six: its dispatch keys */
     uint16_t dtype, ndim, sizes, strides;
-    uint16_t storage;              /* the storage's address */
-    uint16_t offset;               /* of the first element in the storage, in elements */
-    uint16_t memory;               /* of the storage: the memory's address */
-    uint64_t key_set;              /* of strided tensors in the CPU's memory */
-    uint8_t dtypes[LAYOUT_DTYPES]; /* torch's number of a dtype → TP_F64 … */
+    uint16_t storage; /* the storage's address */
+    uint16_t offset;  /* of the first element in the storage, in elements */
+    uint16_t memory;  /* of the storage: the memory's address */
+    uint64_t key_set; /* of strided tensors in the CPU's memory */
+    struct {
+        uint8_t dtype;       /* TP_F64 … */
+        uint8_t size;        /* of an element, in bytes */
+    } dtypes[LAYOUT_DTYPES]; /* by torch's number of a dtype */
 } tensor_layout;
 
 /* State of the module object. Everything under "torch" is looked up at the first use. */

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "collection.h"
 #include "collectives.h"
+#include "frames.h"
 #include "gradient_hooks.h"
 #include "module_hooks.h"
 #include "passages.h"
@@ -100,58 +101,46 @@ void monitor_hand_over_time(monitor_object *monitor)
 
 /* ---- Frames ---- */
 
-frame *monitor_frame_within(monitor_object *monitor, struct module_hook *hook, const frame *around)
+frame *monitor_make_frame(void)
 {
-    frame *new = monitor->spare_frames;
-    if (new != NULL) {
-        monitor->spare_frames = new->next_spare;
-    } else {
-        new = tp_alloc(sizeof(*new));
-    }
+    frame *new = tp_calloc(1, sizeof(*new));
     if (new == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
-    new->hook = (struct module_hook *)(void *)Py_NewRef((PyObject *)(void *)hook);
-    new->module = NULL;
-    new->training = false;
-    new->values = false;
-    new->gradients = false;
     new->graph_task = -1;
-    new->thread = monitor_thread();
-    new->call = 0;
-    new->entry_sequence_nr = 0;
-    new->within = NULL;
     new->edges = new->inline_edges;
-    new->edge_count = 0;
     new->edge_capacity = FRAME_INLINE_EDGES;
-    /* Another thread's forward may have begun since the one that this is a part of. */
-    const bool is_part =
-        around != NULL && !hook->root && around->hook->vpp_stage == hook->vpp_stage;
-    new->forward = is_part ? around->forward : monitor->forward;
-    new->micro_step = is_part ? around->micro_step : monitor_micro_step(monitor, hook->vpp_stage);
     return new;
 }
 
-frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook)
+void monitor_empty_frame(frame *old)
 {
-    return monitor_frame_within(monitor, hook, monitor_newest_frame(monitor));
+    for (uint32_t i = 0; i < old->edge_count; i++) {
+        Py_DECREF(old->edges[i].node);
+    }
+    if (old->edges != old->inline_edges) {
+        tp_free(old->edges);
+    }
+    if (old->within != NULL) {
+        passages_free(old->within);
+    }
+    old->edge_count = 0;
+    old->edges = old->inline_edges;
+    old->edge_capacity = FRAME_INLINE_EDGES;
+    old->within = NULL;
 }
 
-bool monitor_push_frame(monitor_object *monitor, frame *new)
+bool monitor_grow_frames(monitor_object *monitor)
 {
-    if (monitor->frame_count == monitor->frame_capacity) {
-        const uint32_t capacity = monitor->frame_capacity == 0 ? 32 : monitor->frame_capacity * 2;
-        frame **frames = tp_realloc(monitor->frames, capacity * sizeof(*frames));
-        if (frames == NULL) {
-            monitor_free_frame(monitor, new);
-            PyErr_NoMemory();
-            return false;
-        }
-        monitor->frames = frames;
-        monitor->frame_capacity = capacity;
+    const uint32_t capacity = monitor->frame_capacity == 0 ? 32 : monitor->frame_capacity * 2;
+    frame **frames = tp_realloc(monitor->frames, capacity * sizeof(*frames));
+    if (frames == NULL) {
+        PyErr_NoMemory();
+        return false;
     }
-    monitor->frames[monitor->frame_count++] = new;
+    monitor->frames = frames;
+    monitor->frame_capacity = capacity;
     return true;
 }
 
@@ -159,14 +148,12 @@ static frame *take_frame(monitor_object *monitor, uint32_t i)
 {
     frame *taken = monitor->frames[i];
     monitor->frame_count--;
-    if (i < monitor->frame_count) {
-        memmove(&monitor->frames[i], &monitor->frames[i + 1],
-                (monitor->frame_count - i) * sizeof(frame *));
-    }
+    memmove(&monitor->frames[i], &monitor->frames[i + 1],
+            (monitor->frame_count - i) * sizeof(frame *));
     return taken;
 }
 
-frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook)
+frame *monitor_find_frame(monitor_object *monitor, const struct module_hook *hook)
 {
     const unsigned long thread = monitor_thread();
     for (uint32_t i = monitor->frame_count; i-- > 0;) {
@@ -194,22 +181,6 @@ bool monitor_is_running(const monitor_object *monitor, const struct module_hook 
         }
     }
     return false;
-}
-
-void monitor_free_frame(monitor_object *monitor, frame *old)
-{
-    for (uint32_t i = 0; i < old->edge_count; i++) {
-        Py_DECREF(old->edges[i].node);
-    }
-    if (old->edges != old->inline_edges) {
-        tp_free(old->edges);
-    }
-    if (old->within != NULL) {
-        passages_free(old->within);
-    }
-    Py_DECREF((PyObject *)(void *)old->hook);
-    old->next_spare = monitor->spare_frames;
-    monitor->spare_frames = old;
 }
 
 bool frame_add_edge(frame *owner, const input_edge *edge)

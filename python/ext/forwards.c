@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "frames.h"
 #include "module_hooks.h"
 #include "torch_calls.h"
 

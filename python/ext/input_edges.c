@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "frames.h"
 #include "gradient_hooks.h"
 #include "graph_walk.h"
 #include "torch_calls.h"

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "collection.h"
 #include "compiled_hooks.h"
+#include "frames.h"
 #include "gradient_hooks.h"
 #include "input_edges.h"
 #include "quick_hooks.h"
@@ -359,7 +360,8 @@ static bool enter(module_hook *hook, PyObject *const *args)
     if (hook->root) {
         ok = module_hook_begin_root(hook, args[0], kind, task) && ok;
     }
-    frame *running = monitor_new_frame(monitor, hook);
+    frame *running = monitor_new_frame(monitor, hook, hook->vpp_stage,
+                                       hook->root ? NULL : monitor_newest_frame(monitor));
     if (running == NULL) {
         return false;
     }
@@ -428,10 +430,15 @@ static PyObject *hook_forward_pre(PyObject *self, PyObject *const *args, Py_ssiz
 static PyObject *hook_forward(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     module_hook *hook = (module_hook *)self;
-    if (count != 4 || !is_own_module(hook, args[0])) {
+    monitor_object *monitor = hook->monitor;
+    if (count != 4 || monitor == NULL || !monitor_is_collecting(monitor)) {
         Py_RETURN_NONE;
     }
-    monitor_object *monitor = hook->monitor;
+    const frame *newest = monitor_newest_frame(monitor);
+    const bool is_known = newest != NULL && newest->hook == hook && newest->module == args[0];
+    if (!is_known && !is_own_module(hook, args[0])) {
+        Py_RETURN_NONE;
+    }
     frame *running = monitor_pop_frame(monitor, hook);
     if (running == NULL) {
         Py_RETURN_NONE; /* the hooks were registered while it ran */

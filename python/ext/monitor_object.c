@@ -12,7 +12,6 @@
 #include "metrics.h"
 #include "module_hooks.h"
 #include "optimizer_hooks.h"
-#include "quick_hooks.h"
 #include "recording.h"
 #include "scalars.h"
 
@@ -36,7 +35,6 @@ static bool take_config(monitor_object *self)
     memcpy(self->ops, self->config->ops, sizeof(self->ops));
     self->op_count = self->config->op_count;
     self->collecting = tp_monitor_is_collecting(self->monitor);
-    self->quick = quick_is_allowed(self);
     return true;
 }
 

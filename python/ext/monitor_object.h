@@ -40,6 +40,7 @@ typedef struct input_edge {
 typedef struct frame {
     struct frame *next_spare; /* while it isn't in use */
     struct module_hook *hook; /* owned */
+    int32_t vpp_stage;        /* the hook's */
     const void *module;       /* whose forward it is, which holds it; NULL: not told */
     bool training;            /* a training forward, recorded or not */
     bool values;              /* its activations are recorded */
@@ -75,6 +76,7 @@ typedef struct monitor_object {
     core_state *state;
     tp_monitor *monitor;     /* NULL after close */
     const tp_config *config; /* of the open step: what is configured, or less (collection.h) */
+    double eps;              /* of the configuration */
     tp_step *step; /* the open one; NULL: ask, for a step is being ended without the GIL */
     bool closing;
     bool collecting;      /* the open step is collected; else hooks return at once */
@@ -249,36 +251,5 @@ static inline unsigned long monitor_thread(void)
     return (unsigned long)pthread_self();
 #endif
 }
-
-/* Frames. One is made and filled first, then pushed: while it is filled the GIL may be released,
- * and what is pushed may be forgotten by another thread. new returns NULL, push false with an error
- * set (the frame is freed then). pop takes the newest frame of that hook in this thread out, NULL
- * when it has none. */
-frame *monitor_new_frame(monitor_object *monitor, struct module_hook *hook);
-frame *monitor_frame_within(monitor_object *monitor, struct module_hook *hook, const frame *around);
-bool monitor_push_frame(monitor_object *monitor, frame *new);
-frame *monitor_pop_frame(monitor_object *monitor, const struct module_hook *hook);
-
-/* Of this thread; NULL: it has none. */
-static inline const frame *monitor_newest_frame(const monitor_object *monitor)
-{
-    const unsigned long thread = monitor_thread();
-    for (uint32_t i = monitor->frame_count; i-- > 0;) {
-        if (monitor->frames[i]->thread == thread) {
-            return monitor->frames[i];
-        }
-    }
-    return NULL;
-}
-
-/* Takes out this thread's newest frames that belong to backwards, when none is running: a
- * recomputation stops in the middle of a module when it has what it needs. */
-void monitor_forget_backward_frames(monitor_object *monitor);
-
-/* Is a forward of this module running in this thread? */
-bool monitor_is_running(const monitor_object *monitor, const struct module_hook *hook);
-
-void monitor_free_frame(monitor_object *monitor, frame *old);
-bool frame_add_edge(frame *owner, const input_edge *edge);
 
 #endif

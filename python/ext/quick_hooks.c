@@ -1,5 +1,6 @@
 #include "quick_hooks.h"
 
+#include "frames.h"
 #include "recording.h"
 #include "stats/kernels.h"
 #include "tensor/walk.h"
@@ -32,7 +33,8 @@ static inline size_t small_tensor(const core_state *state, PyObject *value, tp_t
         return 0;
     }
     const size_t count = tp_walk_plain(data, READ_AGAIN_BYTES);
-    return count * tp_dtype_size(data->dtype) <= READ_AGAIN_BYTES ? count : 0;
+    const size_t size = data->dtype == TP_F64 ? 8 : data->dtype == TP_F32 ? 4 : 2;
+    return count * size <= READ_AGAIN_BYTES ? count : 0;
 }
 
 /* The statistics go straight to where they are to be. */
@@ -58,7 +60,7 @@ static inline bool record(module_hook *hook, const frame *running, const tp_tens
     slot->dtype = data->dtype;
     slot->shape = place->shape;
     tp_stats *stats = &slot->u.stats;
-    tp_stats_small(data->data, data->dtype, count, monitor->config->eps, stats);
+    tp_stats_small(data->data, data->dtype, count, monitor->eps, stats);
     if ((stats->nan | stats->pos_inf | stats->neg_inf) != 0) {
         tp_step_add_element(monitor->step, slot, data);
     }
@@ -89,10 +91,11 @@ int quick_before(module_hook *hook, PyObject *const *args)
         return 0;
     }
     const stopwatch watch = stopwatch_start(monitor, true, STOPWATCH_BEFORE, inputs == 1);
-    frame *running = monitor_frame_within(monitor, hook, around);
+    frame *running = monitor_new_frame(monitor, hook, hook->vpp_stage, around);
     if (running == NULL) {
         return -1;
     }
+    running->module = args[0];
     running->training = true;
     running->values = true;
     module_hook_number_call(hook, running);

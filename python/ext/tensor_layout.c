@@ -25,10 +25,11 @@ static bool number_dtype(tensor_layout *layout, const PyObject *tensor, uint32_t
     const uint16_t number =
         layout_dtype(layout, layout_address((const char *)tensor, layout->object));
     if (number >= LAYOUT_DTYPES ||
-        (layout->dtypes[number] != TP_DTYPE_NONE && layout->dtypes[number] != dtype)) {
+        (layout->dtypes[number].dtype != TP_DTYPE_NONE && layout->dtypes[number].dtype != dtype)) {
         return false;
     }
-    layout->dtypes[number] = (uint8_t)dtype;
+    layout->dtypes[number].dtype = (uint8_t)dtype;
+    layout->dtypes[number].size = (uint8_t)tp_dtype_size(dtype);
     return true;
 }
 

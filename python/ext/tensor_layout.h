@@ -43,13 +43,13 @@ static inline bool tensor_layout_read(const tensor_layout *layout, const PyObjec
         return false;
     }
     const uint16_t number = layout_dtype(layout, impl);
-    const uint32_t dtype = number < LAYOUT_DTYPES ? layout->dtypes[number] : TP_DTYPE_NONE;
+    const uint32_t dtype = number < LAYOUT_DTYPES ? layout->dtypes[number].dtype : TP_DTYPE_NONE;
     const uint64_t ndim = layout_word(impl, layout->ndim);
     if (dtype == TP_DTYPE_NONE || ndim > LAYOUT_DIMS) {
         return false;
     }
     const char *memory = layout_address(layout_address(impl, layout->storage), layout->memory);
-    const uint64_t offset = layout_word(impl, layout->offset) * tp_dtype_size(dtype);
+    const uint64_t offset = layout_word(impl, layout->offset) * layout->dtypes[number].size;
     data->data = memory == NULL ? NULL : memory + offset;
     data->shape = (const int64_t *)(const void *)(impl + layout->sizes);
     data->strides = (const int64_t *)(const void *)(impl + layout->strides);

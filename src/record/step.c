@@ -23,8 +23,6 @@ struct tp_step {
     tp_batch header;
     tp_record *records;
     uint32_t capacity;
-    _Atomic(tp_record *) chunks[MAX_CHUNKS];
-    pthread_mutex_t chunk_lock;
     atomic_uint reserved;
     atomic_uint references; /* of its owner, and of each slot that is still to be filled */
     atomic_uint lost;       /* reserved without memory: there is no slot behind the number */
@@ -37,10 +35,13 @@ struct tp_step {
     tp_record *joined;      /* the view's records, when they had to be copied */
     tp_arena arena;
     tp_mapping *memory;
+    pthread_mutex_t chunk_lock;
+    _Atomic(tp_record *) chunks[MAX_CHUNKS]; /* behind what every record touches */
 };
 
-/* Of a step's piece of memory, so that another version's isn't taken for one of ours. */
-#define STEP_KIND (UINT32_C(0x53000000) + (uint32_t)sizeof(struct tp_step))
+/* Of a step's piece of memory, so that another version's isn't taken for one of ours: the second
+ * digit counts orders of the same members. */
+#define STEP_KIND (UINT32_C(0x53100000) + (uint32_t)sizeof(struct tp_step))
 
 tp_status tp_step_new(tp_step **out, uint32_t capacity, tp_mapping *memory)
 {

@@ -68,6 +68,10 @@ typedef struct tp_kernel {
      * d = x * scale - pivot for finite x, else 0. */
     void (*spread)(const void *data, size_t n, double scale, double pivot, double moments[2]);
 
+    /* The statistics of a block that is a whole tensor. False: it isn't one of which clean tells
+     * all, and *out is worthless. */
+    bool (*whole)(const void *data, size_t n, const tp_bounds *bounds, tp_stats *out);
+
     /* The first i with |x| = magnitude, or n. */
     size_t (*find)(const void *data, size_t n, double magnitude);
 } tp_kernel;

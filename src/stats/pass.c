@@ -3,20 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Squares of magnitudes between these add up in f64 without leaving its range, whatever their
- * number; an f64 block whose largest magnitude lies outside is scaled by 2^600 or 2^-600. */
-#define LARGEST_UNSCALED 0x1p450
-#define SMALLEST_UNSCALED 0x1p-450
-#define SCALE_EXP 600
+#include "stats/block.h"
 
-/* A square of a bf16 may leave the range of f32. With a largest magnitude between these, none is
- * too large, and what is lost of the small ones is below 2^-38 of the sum. */
-#define LARGEST_HALF 0x1p50
-#define SMALLEST_HALF 0x1p-50
-
-/* Below this share of Σx², Σx² - (Σx)²/n has lost too many digits to be M2. */
-#define WELL_CONDITIONED (1.0 / 1024.0)
-#define WELL_CONDITIONED_HALF 0.5 /* of f16 and bf16, which are added in f32 first */
+#define SCALE_EXP 600 /* f64 are scaled by 2^600 or 2^-600 */
 
 /* M2 of one block, divided by 4^exp; the block is still in the L1 cache. */
 static double block_m2(const tp_pass *pass, const void *data, size_t n, double scale,
@@ -26,19 +15,14 @@ static double block_m2(const tp_pass *pass, const void *data, size_t n, double s
     if (block->min == block->max) {
         return 0.0;
     }
-    const double m2 = block->sum_sq - block->sum * block->sum / count;
-    if (m2 >= block->sum_sq * (pass->halves ? WELL_CONDITIONED_HALF : WELL_CONDITIONED)) {
+    bool is_right;
+    const double m2 = tp_block_m2(block, pass->halves, count, &is_right);
+    if (is_right) {
         return m2;
     }
     double moments[2];
     pass->kernel->spread(data, n, scale, block->sum / count, moments);
-    const double corrected = moments[1] - moments[0] * moments[0] / count;
-    return corrected > 0.0 ? corrected : 0.0;
-}
-
-static double finite_abs_max(const tp_block *block)
-{
-    return -block->min > block->max ? -block->min : block->max;
+    return tp_moments_m2(moments, count);
 }
 
 static double block_abs_max(const tp_block *block, uint64_t finite)
@@ -46,17 +30,7 @@ static double block_abs_max(const tp_block *block, uint64_t finite)
     if (block->pos_inf + block->neg_inf > 0) {
         return INFINITY;
     }
-    return finite > 0 ? finite_abs_max(block) : -1.0;
-}
-
-static bool is_extreme(double half)
-{
-    return half > LARGEST_HALF || (half < SMALLEST_HALF && half > 0.0);
-}
-
-static bool is_wide(double wide)
-{
-    return wide > LARGEST_UNSCALED || (wide < SMALLEST_UNSCALED && wide > 0.0);
+    return finite > 0 ? tp_block_largest(block) : -1.0;
 }
 
 void tp_pass_see(tp_pass *pass, const tp_block *block)
@@ -94,18 +68,18 @@ static tp_part read_block(tp_pass *pass, const void *data, size_t n, tp_block *b
 {
     const tp_kernel *kernel = pass->kernel;
     read_clean(pass, data, n, block);
-    if (!(block->sum_sq < INFINITY) || (pass->halves && is_extreme(finite_abs_max(block)))) {
+    if (!(block->sum_sq < INFINITY) || (pass->halves && tp_is_extreme(tp_block_largest(block)))) {
         kernel->masked(data, n, &pass->bounds, 1.0, block);
     }
     const uint64_t finite = n - block->nan - block->pos_inf - block->neg_inf;
     double scale = 1.0;
     int64_t exp = 0;
     if (pass->wide && finite > 0) {
-        const double largest = finite_abs_max(block);
-        if (largest > LARGEST_UNSCALED) {
+        const double largest = tp_block_largest(block);
+        if (largest > TP_LARGEST_UNSCALED) {
             scale = 0x1p-600;
             exp = SCALE_EXP;
-        } else if (largest < SMALLEST_UNSCALED && largest > 0.0) {
+        } else if (largest < TP_SMALLEST_UNSCALED && largest > 0.0) {
             scale = 0x1p600;
             exp = -SCALE_EXP;
         }
@@ -301,45 +275,29 @@ void tp_pass_open(tp_pass *pass, uint32_t dtype, const tp_kernel *kernel, double
 }
 
 /* A tensor of one block, whatever is in it. */
-static void read_whole(tp_pass *pass, const void *data, size_t n, tp_stats *out)
+static __attribute__((noinline)) void read_whole(uint32_t dtype, const tp_kernel *kernel,
+                                                 double eps, const void *data, size_t n,
+                                                 tp_stats *out)
 {
-    pass->per = 1;
-    const tp_part part = read_block(pass, data, n, &pass->seen);
-    pass->abs_max = block_abs_max(&pass->seen, part.n);
-    tell(pass, part, n, 1, out);
-    if (pass->abs_max >= 0.0) {
-        out->abs_max_index = pass->kernel->find(data, n, pass->abs_max);
+    tp_pass pass;
+    pass.per = 1;
+    open_kernel(&pass, dtype, kernel, eps);
+    const tp_part part = read_block(&pass, data, n, &pass.seen);
+    pass.abs_max = block_abs_max(&pass.seen, part.n);
+    tell(&pass, part, n, 1, out);
+    if (pass.abs_max >= 0.0) {
+        out->abs_max_index = kernel->find(data, n, pass.abs_max);
     }
 }
 
 void tp_pass_whole(uint32_t dtype, const tp_kernel *kernel, double eps, const void *data, size_t n,
                    tp_stats *out)
 {
-    tp_pass pass; /* of which little is needed */
-    tp_block *const block = &pass.seen;
-    open_kernel(&pass, dtype, kernel, eps);
+    tp_bounds bounds = bounds_of(dtype, eps);
     if (n <= TP_AHEAD_SMALL / sizeof(double)) {
-        pass.bounds.ahead = 0; /* what follows is none of it */
+        bounds.ahead = 0; /* what follows is none of it */
     }
-    kernel->clean(data, n, &pass.bounds, block);
-    const double largest = finite_abs_max(block);
-    const uint64_t broken = block->nan | block->pos_inf | block->neg_inf; /* some kernels tell */
-    if (broken != 0 || !(block->sum_sq < INFINITY) || (pass.halves && is_extreme(largest)) ||
-        (pass.wide && is_wide(largest))) {
-        read_whole(&pass, data, n, out);
-        return;
+    if (!kernel->whole(data, n, &bounds, out)) {
+        read_whole(dtype, kernel, eps, data, n, out);
     }
-    out->count = n;
-    out->nan = out->pos_inf = out->neg_inf = 0;
-    out->zeros = block->zeros;
-    out->subnormal = block->subnormal;
-    out->min = out->finite_min = block->min;
-    out->max = out->finite_max = block->max;
-    out->abs_max = largest;
-    out->sum = block->sum;
-    out->sum_abs = block->sum_abs;
-    out->sum_sq = block->sum_sq;
-    out->m2 = block_m2(&pass, data, n, 1.0, block, n);
-    out->sq_exp = 0;
-    out->abs_max_index = kernel->find(data, n, largest);
 }

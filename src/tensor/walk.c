@@ -163,29 +163,6 @@ tp_status tp_walk_open_pair(tp_walk *first, const tp_tensor *a, tp_walk *second,
     return TP_OK;
 }
 
-size_t tp_walk_plain(const tp_tensor *tensor, size_t most)
-{
-    uint64_t count = 1;
-    if (tensor->data == NULL || tensor->ndim > TP_MAX_DIMS ||
-        (tensor->ndim > 0 && tensor->shape == NULL)) {
-        return 0;
-    }
-    for (uint32_t d = tensor->ndim; d-- > 0;) {
-        const uint64_t size = (uint64_t)tensor->shape[d];
-        if (size == 1) {
-            continue;
-        }
-        if (size > most || (tensor->strides != NULL && tensor->strides[d] != (int64_t)count)) {
-            return 0;
-        }
-        count *= size;
-        if (count > most) {
-            return 0;
-        }
-    }
-    return count;
-}
-
 /* Steps over n elements of the innermost loop, which has that many left. */
 static void advance(tp_walk *walk, uint64_t n)
 {

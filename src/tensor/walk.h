@@ -45,7 +45,28 @@ tp_status tp_walk_open_pair(tp_walk *first, const tp_tensor *a, tp_walk *second,
 /* How many elements a tensor has that lie side by side in row-major order; 0 when they don't, when
  * there are more than `most` (below 2^31), none, or when tp_walk_open would refuse the shape or the
  * data. Quick. */
-size_t tp_walk_plain(const tp_tensor *tensor, size_t most);
+static inline size_t tp_walk_plain(const tp_tensor *tensor, size_t most)
+{
+    uint64_t count = 1;
+    if (tensor->data == NULL || tensor->ndim > TP_MAX_DIMS ||
+        (tensor->ndim > 0 && tensor->shape == NULL)) {
+        return 0;
+    }
+    for (uint32_t d = tensor->ndim; d-- > 0;) {
+        const uint64_t size = (uint64_t)tensor->shape[d];
+        if (size == 1) {
+            continue;
+        }
+        if (size > most || (tensor->strides != NULL && tensor->strides[d] != (int64_t)count)) {
+            return 0;
+        }
+        count *= size;
+        if (count > most) {
+            return 0;
+        }
+    }
+    return count;
+}
 
 /* The next n elements (n <= walk->left), contiguous: in the tensor itself where they are, else
  * copied to buffer, which has room for them. */
