@@ -145,6 +145,17 @@ static void tidy(stock *s)
     }
 }
 
+/* Whether anything is too large or too old, as far as the files tell without being opened. */
+static bool is_exceeded(const stock *s, const tp_retention *limits)
+{
+    const int64_t now = tp_clock_wall() / 1000000000;
+    bool exceeded = limits->bytes > 0 && s->bytes > limits->bytes;
+    for (uint64_t i = 0; i < s->count && limits->seconds > 0; i++) {
+        exceeded = exceeded || now - s->all[i].seconds > (int64_t)limits->seconds;
+    }
+    return exceeded;
+}
+
 /* Segments lose their batches, from the oldest on. At least half of the bytes are for steps,
  * whatever has been left of others. */
 static tp_status thin(stock *s, const tp_retention *limits, uint64_t end, tp_waiting *waiting,
@@ -222,16 +233,22 @@ tp_status tp_retention_apply(const tp_retention *limits, const char *folder, uin
     stock s = {.folder = folder};
     find_waiting(folder, waiting);
     tp_status status = list(folder, &segments, error);
+    s.all = (old_segment *)(void *)segments.data;
+    s.count = status == TP_OK ? segments.size / sizeof *s.all : 0;
+    for (uint64_t i = 0; i < s.count; i++) {
+        s.bytes += s.all[i].size;
+    }
+    if (!is_exceeded(&s, limits)) {
+        tp_buf_free(&segments);
+        return status;
+    }
+    for (uint64_t i = 0; i < s.count; i++) {
+        old_segment *one = &s.all[i];
+        one->is_thin = tp_segment_is_thin(folder, one->segment, &one->removed);
+        s.thin_bytes += one->is_thin ? one->size : 0;
+    }
+    tidy(&s);
     if (status == TP_OK) {
-        s.all = (old_segment *)(void *)segments.data;
-        s.count = segments.size / sizeof *s.all;
-        for (uint64_t i = 0; i < s.count; i++) {
-            old_segment *one = &s.all[i];
-            one->is_thin = tp_segment_is_thin(folder, one->segment, &one->removed);
-            s.bytes += one->size;
-            s.thin_bytes += one->is_thin ? one->size : 0;
-        }
-        tidy(&s);
         status = thin(&s, limits, end, waiting, error);
     }
     if (status == TP_OK) {

@@ -28,6 +28,7 @@ from built import TOOL
 from tensorprobe.export import csv2tensorboard_by_step, data2db, export
 from tensorprobe.export.__main__ import main
 from tensorprobe.export.directories import find_ranks, read_columns, read_rows
+from tensorprobe.export.pool import Bar, run_tasks
 from tensorprobe.export.trend import FILE_NAME
 from trend_cases import EXPECTED, VARIANTS, make_ranks, read_trend
 
@@ -183,6 +184,28 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     )
     assert result.stdout == f"{tmp_path / FILE_NAME}\n"
     assert sqlite3.connect(tmp_path / FILE_NAME).execute("SELECT count(*) FROM trend_data")
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for shown, stream in ((True, Terminal()), (False, io.StringIO())):
+        monkeypatch.setattr(sys, "stderr", stream)
+        bar = Bar()
+        tasks = [(n,) for n in range(3)]
+        assert list(run_tasks(lambda n: n, tasks, 1, "csv", bar)) == [0, 1, 2]
+        lines = stream.getvalue().split("\r")
+        assert lines[1:] == (
+            [
+                "csv " + "█" * 10 + "░" * 20 + " 1/3",
+                "csv " + "█" * 20 + "░" * 10 + " 2/3",
+                "csv " + "█" * 30 + " 3/3\n",
+            ]
+            if shown
+            else []
+        )
 
 
 def test_what_is_there_is_replaced(run: Path, tmp_path: Path, capsys: Any) -> None:
