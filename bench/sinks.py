@@ -29,7 +29,7 @@ from torch.utils.tensorboard import SummaryWriter
 import tensorprobe
 
 ROUNDS = 3
-QUIET = {**os.environ, "TENSORPROBE_LOG_LEVEL": "1"}
+QUIET = {**os.environ, "TENSORPROBE_LOG_LEVEL": "3"}
 NO_BOX = {"TENSORPROBE_JOURNAL_DIR": "/proc"}  # no place for a black box: memory instead
 NUMBERS = 6
 
