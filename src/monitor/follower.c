@@ -304,6 +304,23 @@ void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_re
     }
 }
 
+void tp_follower_tell(tp_follower *follower, uint64_t step, const tp_record *alerts, uint64_t count,
+                      const tp_names *names, tp_position position)
+{
+    tp_error error;
+    if (follower->behind || follower->sink->write_alerts == NULL) {
+        return;
+    }
+    tp_status status = write_alerts(follower, step, alerts, count, names, &error);
+    if (status == TP_OK) {
+        follower->cursor.position = position;
+        status = store_cursor(follower, &error); /* now: the process may be killed as it hangs */
+    }
+    if (status != TP_OK) {
+        fall_behind(follower, status, &error);
+    }
+}
+
 static const tp_key *reader_key(const void *source, uint32_t id)
 {
     return tp_reader_key(source, id);

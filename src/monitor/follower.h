@@ -26,6 +26,11 @@ void tp_follower_write(tp_follower *follower, const tp_batch *batch, const tp_re
  * shares *no_room clears it. */
 void tp_follower_share(tp_follower *follower, bool *no_room);
 
+/* The same for alerts of the open step, which has not been appended yet. Sinks that take no alerts
+ * find them passed over. */
+void tp_follower_tell(tp_follower *follower, uint64_t step, const tp_record *alerts, uint64_t count,
+                      const tp_names *names, tp_position position);
+
 /* The journal may hold steps that the sink lacks: the next write looks. */
 void tp_follower_suspect(tp_follower *follower);
 

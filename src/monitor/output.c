@@ -25,6 +25,7 @@ struct tp_output {
     bool has_batch;     /* the journal has the present step's batch, but not its alerts yet */
     bool no_room;       /* tp_output_no_room */
     bool knows_nothing; /* the rules have just been made, and there are earlier steps */
+    bool said_warming;  /* which rules say nothing yet */
     tp_incidents *incidents;
     tp_buf alerts;       /* of the present step, incidents behind them */
     uint64_t new_alerts; /* among them */
@@ -149,6 +150,7 @@ void tp_output_configure(tp_output *output, const tp_config *config)
         tp_rules_free(output->rules);
         output->rules = rules;
         output->knows_nothing = true;
+        output->said_warming = false;
     } else {
         tp_log(TP_LOG_WARNING, "no memory for other rules: the earlier ones stay");
     }
@@ -164,11 +166,27 @@ void tp_output_configure(tp_output *output, const tp_config *config)
     }
 }
 
+/* Once, for all ranks: they do alike. */
+static void tell_warming(tp_output *output, uint64_t step)
+{
+    tp_buf text = TP_BUF_INIT;
+    output->said_warming = true;
+    tp_rules_put_warming(output->rules, step, output->options.config->step_interval, &text);
+    if (text.size > 0 && output->options.run.rank == 0) {
+        tp_log(TP_LOG_INFO, "rules that are warming up say nothing yet: %.*s", (int)text.size,
+               (const char *)text.data);
+    }
+    tp_buf_free(&text);
+}
+
 static void check_rules(tp_output *output, const tp_batch *batch)
 {
     if (output->knows_nothing) {
         tp_learn(output->rules, output->options.registry, output->options.directory, batch->step);
         output->knows_nothing = false;
+    }
+    if (!output->said_warming) {
+        tell_warming(output, batch->step);
     }
     tp_buf_clear(&output->alerts);
     tp_status status = tp_rules_check(output->rules, batch, &output->alerts);
@@ -210,6 +228,28 @@ tp_status tp_output_journal(tp_output *output, const tp_batch *batch, tp_error *
     return status;
 }
 
+static const tp_key *registry_key(const void *source, uint32_t id)
+{
+    return tp_registry_key(source, id);
+}
+
+static const int64_t *registry_shape(const void *source, uint32_t id, uint32_t *ndim)
+{
+    return tp_registry_shape(source, id, ndim);
+}
+
+static void tell_followers(const tp_output *output, uint64_t step, const tp_record *alerts,
+                           uint64_t count)
+{
+    const tp_names names = {output->options.registry, registry_key, registry_shape};
+    const tp_position position = tp_journal_position(output->journal);
+    for (uint32_t i = 0; i < TP_PLAN_SINKS; i++) {
+        if (output->followers[i] != NULL) {
+            tp_follower_tell(output->followers[i], step, alerts, count, &names, position);
+        }
+    }
+}
+
 void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *last, double seconds)
 {
     const tp_batch batch = {.step = step, .pp_stage = output->options.pp_stage};
@@ -232,15 +272,18 @@ void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *las
     tp_buf_put(&alerts, &alert, sizeof alert);
     tp_status status =
         alerts.failed ? TP_ERR_NOMEM : tp_incidents_update(output->incidents, &batch, &alerts);
+    const tp_record *fired = (const void *)alerts.data;
+    const uint64_t count = alerts.size / sizeof *fired;
     if (status == TP_OK && output->journal != NULL && !output->has_batch) {
-        status = tp_journal_append_alerts(output->journal, step, (const void *)alerts.data,
-                                          alerts.size / sizeof alert, &error);
+        status = tp_journal_append_alerts(output->journal, step, fired, count, &error);
+        if (status == TP_OK) {
+            tell_followers(output, step, fired, count);
+        }
     }
     if (status == TP_OK) {
         atomic_fetch_add(&output->alert_count, 1);
     }
-    tp_console_incidents(step, (const void *)alerts.data, alerts.size / sizeof alert,
-                         output->options.registry, output->options.directory);
+    tp_console_incidents(step, fired, count, output->options.registry, output->options.directory);
     tp_buf_free(&alerts);
 }
 
@@ -257,16 +300,6 @@ const tp_record *tp_output_begun(const tp_output *output)
         }
     }
     return worst;
-}
-
-static const tp_key *registry_key(const void *source, uint32_t id)
-{
-    return tp_registry_key(source, id);
-}
-
-static const int64_t *registry_shape(const void *source, uint32_t id, uint32_t *ndim)
-{
-    return tp_registry_shape(source, id, ndim);
 }
 
 static void update_counters(tp_output *output)
