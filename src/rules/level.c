@@ -8,7 +8,7 @@
 #include "tensor/dtype.h"
 
 /* What has always been so is how the model is made: a mask, a one-hot input, a gate. */
-#define SEEN_OTHERWISE 16
+#define SEEN_OTHERWISE 16U
 /* An update is large when it is so many times the usual one, too. */
 #define TIMES_USUAL 10
 #define LONG_VECTOR 65536
@@ -189,18 +189,22 @@ static bool judge_update(const tp_judgement *judgement, void *memory, tp_alert *
 
 const tp_rule tp_rule_dead_units = {.rule = TP_RULE_DEAD_UNITS,
                                     .quantities = ACTIVATIONS,
+                                    .needs_steps = SEEN_OTHERWISE,
                                     .memory = lasting_memory,
                                     .judge = judge_dead};
 const tp_rule tp_rule_saturated = {.rule = TP_RULE_SATURATED,
                                    .quantities = ACTIVATIONS,
+                                   .needs_steps = SEEN_OTHERWISE,
                                    .memory = lasting_memory,
                                    .judge = judge_saturated};
 const tp_rule tp_rule_underflow = {.rule = TP_RULE_UNDERFLOW_SHARE,
                                    .quantities = ACTIVATIONS | GRADIENTS,
+                                   .needs_steps = SEEN_OTHERWISE,
                                    .memory = lasting_memory,
                                    .judge = judge_underflow};
 const tp_rule tp_rule_overflow = {.rule = TP_RULE_OVERFLOW_SHARE,
                                   .quantities = ACTIVATIONS | GRADIENTS,
+                                  .needs_steps = SEEN_OTHERWISE,
                                   .memory = lasting_memory,
                                   .judge = judge_overflow};
 const tp_rule tp_rule_momentum = {.rule = TP_RULE_MOMENTUM_AGAINST_GRADIENT,
@@ -209,5 +213,6 @@ const tp_rule tp_rule_momentum = {.rule = TP_RULE_MOMENTUM_AGAINST_GRADIENT,
                                   .judge = judge_momentum};
 const tp_rule tp_rule_update_ratio = {.rule = TP_RULE_WEIGHT_UPDATE_RATIO,
                                       .quantities = TP_QUANTITY(TP_PARAM_UPDATED),
+                                      .needs_samples = true,
                                       .memory = update_memory,
                                       .judge = judge_update};

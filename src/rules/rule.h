@@ -33,6 +33,11 @@ typedef struct tp_rule {
     bool checks; /* of the numbers that checks over ranks log, it looks at those of parameters that
                     differ, and at no others; else at none of them */
 
+    /* Steps that a series has to have had before the rule can fire on it: as many as min_samples
+     * says, or these. */
+    bool needs_samples;
+    uint32_t needs_steps;
+
     /* Bytes that the rule keeps for each place that returns every step, and for all of them
      * together, multiples of 8; zeroed at first. NULL: none. */
     size_t (*memory)(const tp_rule_options *options, uint32_t op_count);

@@ -1,5 +1,6 @@
 #include "rules/rules.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -57,6 +58,7 @@ struct tp_rules {
     uint64_t last_step; /* that was checked */
     uint64_t jump;      /* from the one before to it; 0: there was none */
     bool is_after_gap;  /* the present one lies farther behind it: steps between could be missing */
+    uint64_t steps;     /* that have been checked */
 };
 
 static const tp_rule *rule_of(uint32_t number)
@@ -364,6 +366,7 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
             judge_record(rules, &rules->places[number], batch, n, alerts);
         }
     }
+    rules->steps++;
     if (status == TP_OK) {
         judge_step(rules, batch, alerts);
     }
@@ -374,4 +377,50 @@ tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts)
         count_the_others(alerts, start);
     }
     return status;
+}
+
+/* How many steps more the rule needs. */
+static uint64_t missing_steps(const tp_rules *rules, uint32_t number)
+{
+    const active_rule *active = &rules->rules[number];
+    const bool compat = active->options.mode == TP_TURBULENCE_COMPAT;
+    const uint64_t needs = active->rule->needs_samples && !compat ? active->options.min_samples
+                                                                  : active->rule->needs_steps;
+    return needs > rules->steps ? needs - rules->steps : 0;
+}
+
+/* Is there an earlier one of this name that needs as many? */
+static bool is_repeated(const tp_rules *rules, uint32_t number)
+{
+    for (uint32_t i = 0; i < number; i++) {
+        if (rules->rules[i].options.rule == rules->rules[number].options.rule &&
+            missing_steps(rules, i) == missing_steps(rules, number)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void tp_rules_put_warming(const tp_rules *rules, uint64_t step, uint64_t interval, tp_buf *text)
+{
+    const size_t begin = text->size;
+    for (uint64_t before = 0;;) {
+        uint64_t next = UINT64_MAX; /* the least that is more than those that have been said */
+        for (uint32_t i = 0; i < rules->rule_count; i++) {
+            const uint64_t missing = missing_steps(rules, i);
+            next = missing > before && missing < next ? missing : next;
+        }
+        if (next == UINT64_MAX) {
+            return;
+        }
+        const char *between = text->size > begin ? "; " : "";
+        for (uint32_t i = 0; i < rules->rule_count; i++) {
+            if (missing_steps(rules, i) == next && !is_repeated(rules, i)) {
+                tp_buf_printf(text, "%s%s", between, tp_rule_name(rules->rules[i].options.rule));
+                between = ", ";
+            }
+        }
+        tp_buf_printf(text, " before step %" PRIu64, step + next * interval);
+        before = next;
+    }
 }

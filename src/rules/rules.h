@@ -39,6 +39,11 @@ tp_status tp_rules_new(tp_rules **out, const tp_rule_options *rules, uint32_t ru
                        const uint32_t *ops, uint32_t op_count, const tp_registry *registry);
 void tp_rules_free(tp_rules *rules); /* accepts NULL */
 
+/* Appends which rules can't fire yet, as they know too few steps, and from which step on they can
+ * when `step` is the next one and so many lie from one to the next: "LossSpike, DeadUnits before
+ * step 16; Vanishing before step 32". Nothing: all can. */
+void tp_rules_put_warming(const tp_rules *rules, uint64_t step, uint64_t interval, tp_buf *text);
+
 /* Appends to alerts (an array of tp_record) what fires in this step, in execution order and for one
  * record in the order of the rules; then the step belongs to what they remember. TP_ERR_NOMEM. */
 tp_status tp_rules_check(tp_rules *rules, const tp_batch *batch, tp_buf *alerts);

@@ -164,21 +164,30 @@ static bool judge_gradients(const tp_rule_options *options, void *shared, tp_ale
 
 #define TENSORS (~TP_QUANTITY(TP_SCALAR) & ~TP_QUANTITY(TP_MG_DIRECTION))
 
-const tp_rule tp_rule_exploding = {
-    .rule = TP_RULE_EXPLODING, .quantities = TENSORS, .memory = memory, .judge = judge_exploding};
-const tp_rule tp_rule_vanishing = {
-    .rule = TP_RULE_VANISHING, .quantities = TENSORS, .memory = memory, .judge = judge_vanishing};
+const tp_rule tp_rule_exploding = {.rule = TP_RULE_EXPLODING,
+                                   .quantities = TENSORS,
+                                   .needs_samples = true,
+                                   .memory = memory,
+                                   .judge = judge_exploding};
+const tp_rule tp_rule_vanishing = {.rule = TP_RULE_VANISHING,
+                                   .quantities = TENSORS,
+                                   .needs_samples = true,
+                                   .memory = memory,
+                                   .judge = judge_vanishing};
 const tp_rule tp_rule_loss_spike = {.rule = TP_RULE_LOSS_SPIKE,
                                     .quantities = TP_QUANTITY(TP_SCALAR),
+                                    .needs_samples = true,
                                     .memory = memory,
                                     .judge = judge_loss};
 const tp_rule tp_rule_variance = {.rule = TP_RULE_VARIANCE_BOUNDS,
                                   .quantities =
                                       TP_QUANTITY(TP_ACTIVATION) | TP_QUANTITY(TP_PARAM_ORIGIN),
+                                  .needs_samples = true,
                                   .memory = memory,
                                   .judge = judge_variance};
 const tp_rule tp_rule_gradient_norm = {.rule = TP_RULE_GRAD_NORM_SPIKE,
                                        .quantities = TP_QUANTITY(TP_GRAD_REDUCED),
+                                       .needs_samples = true,
                                        .memory = gradient_memory,
                                        .shared = gradient_shared,
                                        .judge = add_gradient,

@@ -113,4 +113,4 @@ static bool judge(const tp_judgement *judgement, void *memory, tp_alert *alert)
 }
 
 const tp_rule tp_rule_turbulence = {
-    .rule = TP_RULE_ANOMALY_TURBULENCE, .memory = memory, .judge = judge};
+    .rule = TP_RULE_ANOMALY_TURBULENCE, .needs_samples = true, .memory = memory, .judge = judge};

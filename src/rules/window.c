@@ -44,24 +44,10 @@ double tp_window_median(const tp_window *window, uint32_t size)
     return window->values[size + (window->count - 1) / 2];
 }
 
+#define SORTED(sorted, i) ((sorted)[i])
+TP_DEFINE_DEVIATION(deviation, double, double, SORTED)
+
 double tp_window_deviation(const tp_window *window, uint32_t size)
 {
-    const double *sorted = window->values + size;
-    const uint32_t middle = (window->count - 1) / 2;
-    const double median = sorted[middle];
-    uint32_t below = middle; /* the next ones outwards, one place further down */
-    uint32_t above = middle + 1;
-    double distance = 0;
-    for (uint32_t i = 0; i < middle; i++) { /* the median itself was the nearest */
-        double down = below > 0 ? median - sorted[below - 1] : 0;
-        double up = above < window->count ? sorted[above] - median : 0;
-        if (above == window->count || (below > 0 && down <= up)) {
-            distance = down;
-            below--;
-        } else {
-            distance = up;
-            above++;
-        }
-    }
-    return distance;
+    return deviation(window->values + size, window->count);
 }

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "rules/window.h"
+
 #define TOO_FAR 6.0F /* MADs: a drift leaves its past behind, and shows */
 #define PATIENCE 128 /* values that were too far off, one after the other */
 
@@ -12,32 +14,12 @@ float tp_baseline_median(const tp_baseline *baseline)
                                 : baseline->values[baseline->order[(baseline->count - 1) / 2]];
 }
 
-/* The distances below the median and above it each lie in order: of both together half are smaller
- * than what is looked for, and so many of these as `low` says lie below. */
+#define IN_ORDER(baseline, i) ((baseline)->values[(baseline)->order[i]])
+TP_DEFINE_DEVIATION(deviation, float, tp_baseline, IN_ORDER)
+
 float tp_baseline_mad(const tp_baseline *baseline)
 {
-    const uint32_t count = baseline->count;
-    if (count == 0) {
-        return (float)NAN;
-    }
-    const uint32_t half = (count - 1) / 2;
-    const uint8_t *order = baseline->order;
-    const float *values = baseline->values;
-    const float median = values[order[half]];
-    const uint32_t above = count - 1 - half;
-    uint32_t low = half > above ? half - above : 0;
-    for (uint32_t high = half; low < high;) {
-        const uint32_t middle = (low + high) / 2;
-        if (median - values[order[half - 1 - middle]] <
-            values[order[half + (half - middle)]] - median) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    const float down = low > 0 ? median - values[order[half - low]] : 0;
-    const float up = low < half ? values[order[half + (half - low)]] - median : 0;
-    return down > up ? down : up;
+    return baseline->count == 0 ? (float)NAN : deviation(baseline, baseline->count);
 }
 
 bool tp_baseline_range(const tp_baseline *baseline, float least, float share, float *median,

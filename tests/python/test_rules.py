@@ -12,9 +12,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+import tensorprobe
 from built import TOOL
 from journal_reader import ALERTS, read_journal, record_fields
 from tensorprobe import Journal, TrainerMon, _core
@@ -425,3 +427,28 @@ def test_a_bad_batch_of_a_later_micro_step(tmp_path: Path) -> None:
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     assert "step 1, critical, rank 0: AnomalyNan: first in .input (actv)" in done.stdout
     assert "in its first step: .input (actv) → 0.input (actv) → " in done.stdout
+
+
+def test_the_console_says_which_rules_are_warming_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once, at the start; not on other ranks, and not again where a resumed run knows enough."""
+    said = []
+    for rank, resume, start in ((0, None, 0), (1, None, 0), (0, "first", 20)):
+        model = torch.nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with tensorprobe.watch(
+            model, optimizer, format="api", output_dir=str(tmp_path), rank=rank,
+            run_id="first" if resume is None else None, resume=resume, start_iteration=start,
+        ):  # fmt: skip
+            for _ in range(20):
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        lines = capfd.readouterr().err.splitlines()
+        said.append([line for line in lines if "warming up" in line])
+    assert said[1:] == [[], []]
+    assert said[0] == [
+        "tensorprobe: rules that are warming up say nothing yet: LossSpike, GradNormSpike, "
+        "VarianceBounds, WeightUpdateRatio, DeadUnits before step 16"
+    ]

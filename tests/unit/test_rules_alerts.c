@@ -1,14 +1,12 @@
 /* The two rules on series whose right answers are worked out by hand. */
-#include "check.h"
+#include "rules_fixture.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "rules/rules.h"
 
 static const uint32_t norm_only[] = {TP_OP_NORM};
-static tp_registry *registry; /* knows no key but those that a test adds */
 
 /* A tensor of one element; its norm is |x|. */
 static tp_record one(uint32_t key, uint64_t order, double x)
@@ -20,31 +18,10 @@ static tp_record one(uint32_t key, uint64_t order, double x)
     return record;
 }
 
-static int make_registry(void **state)
-{
-    (void)state;
-    return tp_registry_new(&registry) == TP_OK ? 0 : -1;
-}
-
-static int free_registry(void **state)
-{
-    (void)state;
-    tp_registry_free(registry);
-    return 0;
-}
-
-static size_t check(tp_rules *rules, const tp_record *records, uint64_t count, tp_buf *alerts)
-{
-    const tp_batch batch = {.records = records, .count = count};
-    tp_buf_clear(alerts);
-    assert_int_equal(tp_rules_check(rules, &batch, alerts), TP_OK);
-    return alerts->size / sizeof(tp_record);
-}
-
 static size_t check_one(tp_rules *rules, double x, tp_buf *alerts)
 {
     const tp_record record = one(0, 0, x);
-    return check(rules, &record, 1, alerts);
+    return check_step(rules, 0, &record, 1, alerts);
 }
 
 static void test_relative(void **state)
@@ -109,7 +86,7 @@ static void test_nan(void **state)
     assert_int_equal(tp_rules_new(&rules, options, 1, norm_only, 1, registry), TP_OK);
     tp_record records[] = {one(0, 0, 1), one(1, 1, NAN), one(2, 2, -INFINITY), one(3, 3, 1e300),
                            one(4, 4, NAN)};
-    assert_int_equal(check(rules, records, 5, &alerts), 3);
+    assert_int_equal(check_step(rules, 0, records, 5, &alerts), 3);
     const tp_record *fired = (const void *)alerts.data;
     assert_int_equal(fired[0].key, 1);
     assert_int_equal(fired[0].order, 1);
@@ -120,7 +97,7 @@ static void test_nan(void **state)
     assert_true(fired[1].u.alert.value == -INFINITY);
     assert_int_equal(fired[1].u.alert.more, 0);
     records[1].state = TP_SLOT_RESERVED; /* not filled: no value to judge */
-    assert_int_equal(check(rules, records, 5, &alerts), 2);
+    assert_int_equal(check_step(rules, 0, records, 5, &alerts), 2);
     tp_rules_free(rules);
 
     assert_int_equal(tp_rules_new(&rules, options + 1, 1, norm_only, 1, registry), TP_OK);
@@ -147,15 +124,15 @@ static void test_places(void **state)
         records[i].micro_step = i % 2;
         records[i].call = i / 2 % 2;
     }
-    assert_int_equal(check(rules, records, 300, &alerts), 0);
+    assert_int_equal(check_step(rules, 0, records, 300, &alerts), 0);
     for (int i = 0; i < 150; i++) { /* backwards: other places, same values */
         const tp_record swapped = records[i];
         records[i] = records[299 - i];
         records[299 - i] = swapped;
     }
-    assert_int_equal(check(rules, records, 300, &alerts), 0);
+    assert_int_equal(check_step(rules, 0, records, 300, &alerts), 0);
     records[17].u.stats.sum_sq = 1e12;
-    assert_int_equal(check(rules, records, 300, &alerts), 1);
+    assert_int_equal(check_step(rules, 0, records, 300, &alerts), 1);
     tp_rules_free(rules);
     tp_buf_free(&alerts);
 }

@@ -1,33 +1,23 @@
 /* The rules that remember more than a mean: against medians and counts worked out the slow way. */
-#include "check.h"
+#include "rules_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "rules/rules.h"
 #include "rules/window.h"
 
 #define WINDOW 8
 
-static tp_registry *registry;
 static uint32_t keys[TP_SCALAR + 1]; /* one of each quantity */
 
-static int make_registry(void **state)
+static int make_keys(void **state)
 {
-    (void)state;
-    assert_int_equal(tp_registry_new(&registry), TP_OK);
+    assert_int_equal(make_registry(state), 0);
     for (uint32_t quantity = 1; quantity <= TP_SCALAR; quantity++) {
         const tp_key key = {.name = "layers.0", .slot = -1, .quantity = quantity};
         assert_int_equal(tp_registry_add_key(registry, &key, &keys[quantity]), TP_OK);
     }
-    return 0;
-}
-
-static int free_registry(void **state)
-{
-    (void)state;
-    tp_registry_free(registry);
     return 0;
 }
 
@@ -37,11 +27,8 @@ static const tp_alert *step(tp_rules *rules, uint32_t quantity, const double *x,
     static tp_buf alerts;
     const tp_tensor tensor = {x, &n, NULL, TP_F64, 1};
     tp_record record = {.state = TP_SLOT_DONE, .kind = TP_RECORD_STATS, .key = keys[quantity]};
-    const tp_batch batch = {.records = &record, .count = 1};
     assert_int_equal(tp_stats_compute(&tensor, 1e-8, &record.u.stats), TP_OK);
-    tp_buf_clear(&alerts);
-    assert_int_equal(tp_rules_check(rules, &batch, &alerts), TP_OK);
-    assert_true(alerts.size <= sizeof record);
+    assert_true(check_step(rules, 0, &record, 1, &alerts) <= 1);
     return alerts.size > 0 ? &((const tp_record *)(const void *)alerts.data)->u.alert : NULL;
 }
 
@@ -281,6 +268,46 @@ static void test_scope(void **state)
     }
 }
 
+/* Rules say which of them know too little yet, and until when; what they have learned counts. */
+static void test_warming_up(void **state)
+{
+    (void)state;
+    static const uint32_t ops[] = {TP_OP_NORM};
+    static const double x[] = {1, 2};
+    const tp_rule_options options[] = {
+        {.rule = TP_RULE_ANOMALY_NAN, .threshold = NAN},
+        {.rule = TP_RULE_LOSS_SPIKE, .threshold = 6, .min_samples = 3, .window = WINDOW},
+        {.rule = TP_RULE_EXPLODING, .threshold = 6, .min_samples = 5, .window = WINDOW},
+        {.rule = TP_RULE_EXPLODING, .threshold = 9, .min_samples = 5, .window = WINDOW},
+        {.rule = TP_RULE_VANISHING, .threshold = 6, .min_samples = 3, .window = WINDOW},
+        {.rule = TP_RULE_UNCHANGED_TENSOR, .min_samples = 5},
+        {.rule = TP_RULE_DEAD_UNITS, .threshold = 1, .min_samples = 5},
+    };
+    static const char *const right[] = {
+        "LossSpike, Vanishing before step 103; Exploding before step 105; DeadUnits before step "
+        "116",
+        "LossSpike, Vanishing before step 105; Exploding before step 109; DeadUnits before step "
+        "131",
+        "LossSpike, Vanishing before step 103; Exploding before step 107; DeadUnits before step "
+        "129",
+        "Exploding before step 105; DeadUnits before step 127"};
+    tp_rules *rules = NULL;
+    assert_int_equal(tp_rules_new(&rules, options, 7, ops, 1, registry), TP_OK);
+    for (uint64_t steps = 0; steps < 18; steps++) {
+        tp_buf text = TP_BUF_INIT;
+        tp_rules_put_warming(rules, 100 + (steps > 0), steps > 0 ? 2 : 1, &text);
+        tp_buf_put(&text, "", 1);
+        if (steps < 4) {
+            assert_string_equal((const char *)text.data, right[steps]);
+        } else if (steps >= 16) {
+            assert_string_equal((const char *)text.data, "");
+        }
+        tp_buf_free(&text);
+        step(rules, TP_ACTIVATION, x, 2);
+    }
+    tp_rules_free(rules);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,7 +315,7 @@ int main(void)
         cmocka_unit_test(test_new_level),  cmocka_unit_test(test_vanishing),
         cmocka_unit_test(test_loss_spike), cmocka_unit_test(test_factor),
         cmocka_unit_test(test_all_zero),   cmocka_unit_test(test_unchanged),
-        cmocka_unit_test(test_scope),
+        cmocka_unit_test(test_scope),      cmocka_unit_test(test_warming_up),
     };
-    return cmocka_run_group_tests(tests, make_registry, free_registry);
+    return cmocka_run_group_tests(tests, make_keys, free_registry);
 }

@@ -1,29 +1,13 @@
 /* The rules about shares, ratios and whole steps: on series whose right answers are plain. */
-#include "check.h"
+#include "rules_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "rules/rules.h"
-
 #define N 1000
 
-static tp_registry *registry;
 static double tensor[N];
-
-static int make_registry(void **state)
-{
-    (void)state;
-    return tp_registry_new(&registry) == TP_OK ? 0 : -1;
-}
-
-static int free_registry(void **state)
-{
-    (void)state;
-    tp_registry_free(registry);
-    return 0;
-}
 
 static tp_record record_of(const char *name, uint32_t quantity, uint32_t role, const double *x,
                            int64_t n)
@@ -43,10 +27,8 @@ static const tp_record *check_at(tp_rules *rules, uint64_t number, const tp_reco
                                  uint64_t count)
 {
     static tp_buf alerts;
-    const tp_batch batch = {.step = number, .records = records, .count = count};
-    tp_buf_clear(&alerts);
-    assert_int_equal(tp_rules_check(rules, &batch, &alerts), TP_OK);
-    return alerts.size > 0 ? (const void *)alerts.data : NULL;
+    return check_step(rules, number, records, count, &alerts) > 0 ? (const void *)alerts.data
+                                                                  : NULL;
 }
 
 static const tp_record *check(tp_rules *rules, const tp_record *records, uint64_t count)
