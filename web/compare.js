@@ -63,7 +63,10 @@ export const comparePage = {
   },
   leftOut(found) {
     const lost = found.only_a + found.only_b + found.only_steps_a + found.only_steps_b;
-    return lost ? make("p.note", { text: words("left_out", { a: wholeText(found.only_a), b: wholeText(found.only_b), steps_a: wholeText(found.only_steps_a), steps_b: wholeText(found.only_steps_b) }) }) : make("p");
+    const said = [];
+    if (found.apart) said.push(words("left_apart", { count: wholeText(found.apart) }));
+    if (lost) said.push(words("left_out", { a: wholeText(found.only_a), b: wholeText(found.only_b), steps_a: wholeText(found.only_steps_a), steps_b: wholeText(found.only_steps_b) }));
+    return make("p.note", { text: said.join(" ") });
   },
   async drawBeside(canvas, first, found, other, rank, rank2) {
     for (let read = false; !read && !here.data; ) {

@@ -315,8 +315,10 @@ def test_a_run_on_a_terminal(live: tuple[Path, subprocess.Popen[bytes]]) -> None
         terminal.press("fg", "Enter")
         terminal.wait(lambda x: "quit" in x.splitlines()[-1])
 
+        assert ", still running" in show(folder)
         child.kill()
         terminal.wait(lambda x: "killed" in x.splitlines()[0])
+        assert ", not closed: its process is gone" in show(folder)
         terminal.press("q")
         text = terminal.wait(lambda x: 'state="killed' in x)
         assert 'first="layers.17.mlp.output"' in text, "the last incident stays"
