@@ -123,6 +123,7 @@ export const mapPage = {
       ranks.length > 1 && cut === "module-step" ? choice("rank", words("ranks"), [["", words("worst_of", { count: ranks.length })], ...ranks.map((one) => [String(one.rank), words("rank_n", { rank: one.rank })])], param("rank"), (rank) => change({ rank })) : null,
       ranks.length > 1 || cut !== "module-step" ? buttons("cut", words("cut"), CUTS.map((one) => [one, words(`cut_${one}`)]), cut, (one) => change({ cut: one === CUTS[0] ? null : one }, { push: true })) : null,
       buttons("by", words("colour"), [["distance", words("by_distance")], ["value", words("by_value")]], param("by", "distance"), (by) => change({ by: by === "distance" ? null : by })),
+      cut === "module-rank" ? make("label.choice.slider", {}, make("span.note", { text: words("step_slider") }), make("input", { id: "step", type: "range", min: Math.max(0, here.info.first), max: here.info.last, value: numberParam("step") ?? this.address()?.step ?? here.info.last, oninput: (event) => (event.target.nextSibling.textContent = wholeText(event.target.value)), onchange: (event) => change({ step: event.target.value }) }), make("output.mono", { text: wholeText(numberParam("step") ?? this.address()?.step ?? here.info.last) })) : null,
       cut === "rank-step" ? null : make("input", { id: "rows", type: "search", placeholder: words("rows_filter"), "aria-label": words("rows_filter"), value: param("rows"), onchange: (event) => change({ rows: event.target.value }) }),
       make("button", { id: "showtable", text: words("as_table"), "aria-pressed": param("table") ? "true" : "false", onclick: () => change({ table: param("table") ? null : "1" }) }),
     );
@@ -130,7 +131,8 @@ export const mapPage = {
   /** Where cells are on the canvas. */
   box() {
     const { map } = this;
-    const width = this.holder.clientWidth - this.left() - this.right();
+    const room_x = this.holder.clientWidth - this.left() - this.right();
+    const width = map.ranks ? Math.min(room_x, 90 * map.w) : room_x; // few ranks needn't fill it
     const room = here.data ? 420 : Math.max(260, window.innerHeight - 330);
     const least = map.h > 1000 ? 1 : 3; // a canvas of 10,000 pixels is slow, and nobody scrolls it
     const each = Math.max(least, Math.min(22, Math.floor(room / Math.max(1, map.h))));
@@ -197,7 +199,7 @@ export const mapPage = {
     context.textAlign = "center";
     context.fillStyle = colour("secondary");
     if (map.ranks) {
-      map.ranks.forEach((rank, i) => context.fillText(String(rank), box.x + ((i + 0.5) / map.w) * box.width, box.y + box.height + 5));
+      map.ranks.forEach((rank, i) => context.fillText(box.width / map.w > 60 ? words("rank_n", { rank }) : String(rank), box.x + ((i + 0.5) / map.w) * box.width, box.y + box.height + 5));
       return;
     }
     for (const step of niceSteps(map.from, map.to, Math.max(2, box.width / 90))) context.fillText(wholeText(step), this.xOf(step, box), box.y + box.height + 5);

@@ -1,6 +1,6 @@
 // Run: is it healthy?
 import { ask, change, colour, fill, go, here, linkTo, make, numberParam, quantityName, words } from "./state.js";
-import { clockText, numberText, plainName, shareText, timeText, wholeText } from "./format.js";
+import { clockText, numberText, plainName, shareText, sizeText, timeText, wholeText } from "./format.js";
 import { lineChart, lineColour, spark, trackValue } from "./draw.js";
 
 export const KIND_SIGN = { nonfinite: "\u25bc", range: "\u25b2", still: "\u25ac", stalled: "\u25a0" };
@@ -59,22 +59,48 @@ const TRACKS = [
   ["seconds", 54, "step_time"],
 ];
 
-function costRow(info) {
+/** Whether all is well, in a line of signs: each says in words what it stands for. */
+function glance(info, line) {
+  const open = here.incidents.filter((one) => one.open && one.severity !== "notice").length;
+  const late = info.ranks.filter((rank) => rank.last < info.last).length;
+  const health = Object.values(line.health);
+  const now = health.reduce((sum, one) => sum + one.now, 0);
+  const all = health.reduce((sum, one) => sum + one.all, 0);
+  const sign = (isFine, text, name) => make("span.sign", { "data-fine": isFine ? "yes" : "no", "data-name": name, title: words(isFine ? "g_fine" : "g_look") }, make("i", { text: isFine ? "\u2713" : "!", "aria-label": words(isFine ? "g_fine" : "g_look") }), text);
+  return make(
+    "p.glance",
+    { id: "glance", "aria-label": words("glance") },
+    sign(!open, open ? words("g_incidents", { count: wholeText(open) }) : words("g_no_incident"), "incidents"),
+    sign(now <= 0.02 * all, words("g_far", { now: wholeText(now), all: wholeText(all) }), "far"),
+    sign(!late, late ? words("g_late", { late, count: info.ranks.length }) : words("g_ranks", { count: info.ranks.length }), "ranks"),
+    sign(!info.cost.gaps, info.cost.gaps ? words("g_lost", { count: wholeText(info.cost.gaps) }) : words("g_whole"), "steps"),
+    info.ranks.some((rank) => rank.damaged) ? sign(false, words("g_damaged"), "journal") : null,
+  );
+}
+
+function costRow(info, line) {
   const cost = info.cost;
-  const each = (label, value) => make("div.fact", {}, make("span.note", { text: label }), make("strong.mono", { text: value }));
+  const each = (label, value, track) => {
+    const values = track ? track.max.map((one) => one ?? NaN) : [];
+    const canvas = values.some(Number.isFinite) ? make("canvas", { "aria-hidden": "true" }) : null;
+    if (canvas) spark(canvas, values, { width: 110, height: 22, style: colour("accent"), top: Math.max(1e-9, ...values.filter(Number.isFinite)) });
+    return make("div.fact", {}, make("span.note", { text: label }), make("strong.mono", { text: value }), canvas);
+  };
   const late = info.ranks.filter((rank) => rank.last < info.last).length;
   return make(
     "section.card.cost",
-    { "aria-label": words("cost") },
+    { id: "cost", "aria-label": words("cost") },
     make("h2", { text: words("cost") }),
     make(
       "div.facts",
       {},
-      each(words("in_hooks"), shareText(cost.hook, 1)),
-      each(words("beside"), shareText(cost.writer, 1)),
+      each(words("in_hooks"), shareText(cost.hook, 1), line.hook),
+      each(words("beside"), shareText(cost.writer, 1), line.writer),
       each(words("waited"), shareText(cost.wait, 1)),
+      cost.bytes ? each(words("bytes_a_step"), sizeText(cost.bytes), line.bytes) : null,
       each(words("records"), wholeText(cost.records)),
       each(words("lost_steps"), cost.gaps ? `${wholeText(cost.gaps)} (${words("n_records", { count: wholeText(cost.lost) })})` : "0"),
+      cost.left_out ? each(words("left_out_steps"), wholeText(cost.left_out)) : null,
       each(words("hook_errors"), wholeText(cost.errors)),
       each(words("ranks"), late ? words("ranks_late", { count: info.ranks.length, late }) : wholeText(info.ranks.length)),
     ),
@@ -101,6 +127,7 @@ export const runPage = {
     const rail = make("div.rail", { "aria-label": words("incidents") });
     fill(page, 
       make("h1.sentence", { id: "sentence", text: healthSentence(), "data-healthy": here.incidents.length ? "no" : "yes" }),
+      here.info.last >= 0 ? glance(here.info, line) : null,
       make("section.card.timeline", { "aria-label": words("time_line") }, rail, ...charts.map((chart) => chart.holder), readout),
       make(
         "section.card",
@@ -115,7 +142,7 @@ export const runPage = {
         make("h2", { text: words("health") }, make("span.note", { text: words("health_note") })),
         make("div.multiples", {}, ...Object.entries(line.health).map(([quantity, one]) => this.multiple(quantity, one))),
       ),
-      costRow(here.info),
+      costRow(here.info, line),
     );
     const drawn = charts.map((chart) => {
       const track = { ...line[chart.name], style: lineColour(0) };

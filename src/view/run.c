@@ -442,6 +442,8 @@ static tp_status take_batch(tp_view_run *run, tp_view_rank *rank, const tp_batch
                              .wait_ns = batch->wait_ns,
                              .errors = batch->errors,
                              .records = batch->count,
+                             .bytes = batch->bytes,
+                             .leaves_out = batch->left_out != 0,
                              .gradient = (double)NAN};
     tp_error error = {0};
     tp_status status = take_records(run, rank, batch, &column);

@@ -40,6 +40,8 @@ typedef struct tp_view_column {
     uint64_t wait_ns;
     uint64_t errors;
     uint64_t records;
+    uint64_t bytes;  /* that were written; 0: not known */
+    bool leaves_out; /* something, for the sake of the budget */
     double gradient; /* norm of all reduced gradients together (of unreduced ones if there are no
                         others); NaN: there are none */
     bool is_over;    /* a later attempt has come to this step again */

@@ -87,6 +87,9 @@ static void put_cost(const tp_view_run *run, tp_buf *out)
     uint64_t lost = 0;
     uint64_t records = 0;
     uint64_t errors = 0;
+    uint64_t bytes = 0;
+    uint64_t with_bytes = 0;
+    uint64_t left_out = 0;
     for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
         const tp_view_rank *rank = tp_view_rank_at(run, r);
         for (uint64_t i = 0; i < tp_view_column_count(rank); i++) {
@@ -97,6 +100,9 @@ static void put_cost(const tp_view_run *run, tp_buf *out)
             writer += (double)column->writer_ns;
             wait += (double)column->wait_ns;
             errors += column->errors;
+            bytes += column->bytes;
+            with_bytes += column->bytes > 0;
+            left_out += column->leaves_out;
             gaps += is_gap;
             *(is_gap ? &lost : &records) += column->records;
             steps++;
@@ -105,9 +111,11 @@ static void put_cost(const tp_view_run *run, tp_buf *out)
     tp_buf_printf(out,
                   ",\"cost\":{\"seconds\":%.6g,\"hook\":%.6g,\"writer\":%.6g,\"wait\":%.6g,"
                   "\"steps\":%" PRIu64 ",\"gaps\":%" PRIu64 ",\"lost\":%" PRIu64
-                  ",\"records\":%" PRIu64 ",\"errors\":%" PRIu64 "}",
+                  ",\"records\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"bytes\":%.6g"
+                  ",\"left_out\":%" PRIu64 "}",
                   total / 1e9, total > 0 ? hook / total : 0, total > 0 ? writer / total : 0,
-                  total > 0 ? wait / total : 0, steps, gaps, lost, records, errors);
+                  total > 0 ? wait / total : 0, steps, gaps, lost, records, errors,
+                  with_bytes > 0 ? (double)bytes / (double)with_bytes : 0, left_out);
 }
 
 void tp_answer_run(const tp_view_run *run, tp_answer *answer)
@@ -414,17 +422,19 @@ void tp_answer_timeline(const tp_view_run *run, const tp_ask *ask, tp_answer *an
     const uint32_t loss = tp_view_find_scalar(run, losses);
     const uint32_t rate = tp_view_find_scalar(run, rates);
     tp_buf memory = TP_BUF_INIT;
-    bucket *buckets = tp_buf_extend(&memory, (size_t)5 * w.width * sizeof *buckets);
+    bucket *buckets = tp_buf_extend(&memory, (size_t)7 * w.width * sizeof *buckets);
     if (buckets == NULL) {
         tp_answer_wrong(answer, 503, "no memory");
         return;
     }
-    memset(buckets, 0, (size_t)5 * w.width * sizeof *buckets);
+    memset(buckets, 0, (size_t)7 * w.width * sizeof *buckets);
     const track tracks[] = {{"loss", buckets},
                             {"gradient", buckets + w.width},
                             {"rate", buckets + 2 * (size_t)w.width},
                             {"seconds", buckets + 3 * (size_t)w.width},
-                            {"hook", buckets + 4 * (size_t)w.width}};
+                            {"hook", buckets + 4 * (size_t)w.width},
+                            {"writer", buckets + 5 * (size_t)w.width},
+                            {"bytes", buckets + 6 * (size_t)w.width}};
     for (uint32_t r = 0; r < tp_view_rank_count(run); r++) {
         const tp_view_rank *rank = tp_view_rank_at(run, r);
         take_series(run, rank, loss, TP_GRID_MEAN, &(gathering){&w, tracks[0].buckets, 0, false});
@@ -442,7 +452,13 @@ void tp_answer_timeline(const tp_view_run *run, const tp_ask *ask, tp_answer *an
                 take(&tracks[1].buckets[at], column->gradient);
             }
             take(&tracks[3].buckets[at], seconds);
-            take(&tracks[4].buckets[at], seconds > 0 ? (double)column->hook_ns / 1e9 / seconds : 0);
+            if (seconds > 0) {
+                take(&tracks[4].buckets[at], (double)column->hook_ns / 1e9 / seconds);
+                take(&tracks[5].buckets[at], (double)column->writer_ns / 1e9 / seconds);
+            }
+            if (column->bytes > 0) {
+                take(&tracks[6].buckets[at], (double)column->bytes);
+            }
         }
     }
     put_window(&answer->body, &w);

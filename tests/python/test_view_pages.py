@@ -79,6 +79,12 @@ def test_from_the_run_to_the_first_tensor(browser: Browser, server: Server, brok
     assert first.row == f"{broken.fault.module}.weight"
     tab = Tab(browser, server)
     page = tab.go(f"r/{run_of(broken)}/run")
+    signs = page.locator("#glance [data-fine=no]")
+    assert {signs.nth(i).get_attribute("data-name") for i in range(signs.count())} == {
+        "incidents",
+        "far",
+    }
+    assert page.locator("#cost canvas").count() == 3
     sentence = page.inner_text("#sentence")
     assert f"step {first.first_step}" in sentence
     assert first.row in sentence
@@ -137,6 +143,11 @@ def test_map_by_keys_and_pointer(browser: Browser, server: Server, broken: Resul
         assert f"q={q}" in page.url
     page.keyboard.press("v")
     page.wait_for_selector("#worst table")
+    page = tab.go(f"r/{run_of(broken)}/map?cut=module-rank&step=5")
+    page.locator("#step").fill("3")
+    page.wait_for_selector(READY)
+    until(page, "document.querySelector('#map').dataset.from == '3'")
+    assert "step=3" in page.url
     tab.close()
 
 
