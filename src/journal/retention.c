@@ -133,7 +133,8 @@ static void tidy(stock *s)
     for (uint64_t i = 0; i + 1 < s->count;) {
         const old_segment *one = &s->all[i];
         const old_segment *next = one + 1;
-        if (one->is_thin && next->is_thin && next->removed.first_step == one->removed.first_step &&
+        if (one->is_thin && next->is_thin && next->removed.attempt == one->removed.attempt &&
+            next->removed.first_step == one->removed.first_step &&
             next->removed.last_step > one->removed.last_step &&
             next->removed.batches > one->removed.batches &&
             tp_segment_path(path, s->folder, one->segment) == TP_OK) {

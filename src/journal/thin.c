@@ -267,6 +267,7 @@ bool tp_segment_is_thin(const char *folder, uint64_t segment, tp_removed *remove
         tp_thinning_read(&t, true, NULL) == TP_OK && t.frame.type == TP_FRAME_REMOVED &&
         tp_frame_unpack(&t.frame, t.stored.data, t.unpacker, &t.payload) == TP_OK &&
         tp_removed_get(&t.payload, removed) == TP_OK;
+    removed->attempt = t.run.attempt;
     tp_thinning_close(&t);
     return is_thin;
 }

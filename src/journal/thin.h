@@ -16,6 +16,7 @@ typedef struct tp_removed {
     uint64_t first_step;
     uint64_t last_step;
     uint64_t batches;
+    uint32_t attempt; /* of the segment; set by tp_segment_is_thin */
 } tp_removed;
 
 /* A segment that is being rewritten: read from its file, made in `out`. */

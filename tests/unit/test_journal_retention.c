@@ -413,6 +413,32 @@ static void a_failure_leaves_it(void **state)
     check_overview(STEPS, 0);
 }
 
+/* What another attempt has recorded again from the same step on is no remainder of a join. */
+static void earlier_attempts_stay(void **state)
+{
+    (void)state;
+    char folder[TP_PATH_MAX];
+    tp_waiting waiting;
+    tp_removed gone;
+    tp_path_join(folder, directory, "journal");
+    tp_journal *journal = open_journal(0, (tp_retention){0, 0});
+    for (uint64_t step = 0; step < 10; step++) {
+        write_step(journal, step);
+    }
+    tp_journal_begin_attempt(journal, 1);
+    for (uint64_t step = 0; step < 30; step++) {
+        write_step(journal, step);
+    }
+    assert_int_equal(tp_journal_close(&journal, NULL), TP_OK);
+    const tp_retention limits = {1, 0};
+    assert_int_equal(tp_retention_apply(&limits, folder, 2, &waiting, NULL), TP_OK);
+    assert_int_equal(tp_retention_apply(&limits, folder, 2, &waiting, NULL), TP_OK);
+    assert_true(tp_segment_is_thin(folder, 0, &gone));
+    assert_int_equal(gone.last_step, 9);
+    assert_true(tp_segment_is_thin(folder, 1, &gone));
+    assert_int_equal(gone.last_step, 29);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -421,6 +447,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_long_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(joining_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(attempts_are_not_joined, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(earlier_attempts_stay, set_up, tear_down),
         cmocka_unit_test_setup_teardown(by_age, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_failure_leaves_it, set_up, tear_down),
     };
