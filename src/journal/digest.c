@@ -91,9 +91,15 @@ static uint32_t row_count(const tp_digests *digests)
     return (uint32_t)(digests->rows.size / sizeof(tp_digest_row));
 }
 
-static bool add_row(tp_digests *digests, const tp_record *record, const tp_registry *registry)
+/* Who knows keys. */
+typedef struct keys {
+    const tp_key *(*key_of)(const void *source, uint32_t key);
+    const void *source;
+} keys;
+
+static bool add_row(tp_digests *digests, const tp_record *record, const keys *known)
 {
-    const tp_key *key = tp_registry_key(registry, record->key);
+    const tp_key *key = known->key_of(known->source, record->key);
     const tp_digest_row row = {.order = record->order,
                                .elements = record->u.stats.count,
                                .key = record->key,
@@ -111,7 +117,7 @@ static bool add_row(tp_digests *digests, const tp_record *record, const tp_regis
 }
 
 /* The row of a record, + 1; 0: there can be none. */
-static uint32_t find(tp_digests *digests, const tp_record *record, const tp_registry *registry)
+static uint32_t find(tp_digests *digests, const tp_record *record, const keys *known)
 {
     const uint32_t name[2] = {record->key, record->call};
     uint32_t *places = (uint32_t *)(void *)digests->places.data;
@@ -125,7 +131,7 @@ static uint32_t find(tp_digests *digests, const tp_record *record, const tp_regi
         return row;
     }
     row = row_count(digests) + 1;
-    bool good = add_row(digests, record, registry);
+    bool good = add_row(digests, record, known);
     if (record->call > 0) {
         good = good && tp_map_set(&digests->calls, name, sizeof name, row) == TP_OK;
     } else {
@@ -177,8 +183,9 @@ static void end_span(tp_digests *digests)
 }
 
 void tp_digests_add(tp_digests *digests, const tp_batch *batch, uint64_t offset,
-                    const tp_registry *registry)
+                    const tp_key *(*key_of)(const void *source, uint32_t key), const void *source)
 {
+    const keys known = {key_of, source};
     double squares[2] = {0};
     bool has[2] = {false};
     const uint32_t number = (uint32_t)(digests->steps.size / sizeof(tp_digest_step));
@@ -187,7 +194,7 @@ void tp_digests_add(tp_digests *digests, const tp_batch *batch, uint64_t offset,
         if (record->kind != TP_RECORD_STATS || record->state != TP_SLOT_DONE) {
             continue;
         }
-        const uint32_t row = find(digests, record, registry);
+        const uint32_t row = find(digests, record, &known);
         if (row == 0) {
             continue;
         }

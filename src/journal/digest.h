@@ -98,9 +98,9 @@ typedef struct tp_digests {
  * stays finite, and what isn't zero doesn't become zero. out has room for 8. */
 void tp_digest_values(const tp_stats *stats, float out[8]);
 
-/* Takes in a batch, whose frame lies at this offset. */
+/* Takes in a batch, whose frame lies at this offset; keys are those that `key_of` knows. */
 void tp_digests_add(tp_digests *digests, const tp_batch *batch, uint64_t offset,
-                    const tp_registry *registry);
+                    const tp_key *(*key_of)(const void *source, uint32_t key), const void *source);
 
 /* Ends the open span. Nothing may be added before tp_digests_clear. */
 void tp_digests_finish(tp_digests *digests);

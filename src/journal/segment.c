@@ -57,6 +57,33 @@ bool tp_segment_read_words(tp_segment *segment, uint64_t offset, uint32_t words,
                                 &segment->payload, records, count) == TP_OK;
 }
 
+bool tp_segment_find_batch(tp_segment *segment, uint64_t from, uint64_t *offset)
+{
+    tp_run_info run;
+    tp_frame frame;
+    uint32_t header = 0;
+    if (from == 0) {
+        if (tp_file_read_at(segment->fd, segment->path, 0, TP_SEGMENT_HEADER_MAX, &segment->stored,
+                            NULL) != TP_OK ||
+            tp_segment_header_get(segment->stored.data, segment->stored.size, &run, &header) !=
+                TP_OK) {
+            return false;
+        }
+        from = header;
+    }
+    while (tp_file_read_at(segment->fd, segment->path, from, TP_FRAME_HEADER_SIZE, &segment->stored,
+                           NULL) == TP_OK &&
+           segment->stored.size == TP_FRAME_HEADER_SIZE &&
+           tp_frame_get(segment->stored.data, from, &frame)) {
+        if (frame.type == TP_FRAME_BATCH) {
+            *offset = from;
+            return true;
+        }
+        from += TP_FRAME_HEADER_SIZE + frame.stored_size;
+    }
+    return false;
+}
+
 void tp_segment_close(tp_segment *segment)
 {
     tp_file_close(segment->fd);

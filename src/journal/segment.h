@@ -29,6 +29,10 @@ bool tp_segment_read(tp_segment *segment, uint64_t offset, uint32_t type);
 bool tp_segment_read_words(tp_segment *segment, uint64_t offset, uint32_t words, tp_buf *records,
                            uint64_t *count);
 
+/* The offset of the first batch from this frame on (0: from the first one); false: there is none in
+ * front of the first frame that isn't good. */
+bool tp_segment_find_batch(tp_segment *segment, uint64_t from, uint64_t *offset);
+
 void tp_segment_close(tp_segment *segment); /* accepts a closed one */
 
 #endif

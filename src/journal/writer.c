@@ -278,6 +278,11 @@ static tp_status begin(tp_journal *journal, uint32_t keys, uint32_t shapes, uint
     return TP_OK;
 }
 
+static const tp_key *key_of(const void *registry, uint32_t key)
+{
+    return tp_registry_key(registry, key);
+}
+
 /* Remembers the frames of an append that has been written: definitions at the first offset, if
  * there are any, and the frame behind them. */
 static void remember(tp_journal *journal, uint32_t type, uint64_t step, uint64_t definitions,
@@ -289,7 +294,7 @@ static void remember(tp_journal *journal, uint32_t type, uint64_t step, uint64_t
     tp_index_add(&journal->index, type, step, frame, 0);
     if (type == TP_FRAME_BATCH) {
         tp_overviews_add(&journal->overviews, batch);
-        tp_digests_add(&journal->digests, batch, frame, journal->registry);
+        tp_digests_add(&journal->digests, batch, frame, key_of, journal->registry);
     }
 }
 

@@ -10,6 +10,8 @@
 #include "journal/records.h"
 #include "view/causes.h"
 
+#define MOST_MADE ((size_t)128 << 20) /* of digests that are made, values in memory */
+
 void tp_brief_free(tp_brief *brief)
 {
     if (brief == NULL) {
@@ -19,6 +21,10 @@ void tp_brief_free(tp_brief *brief)
         tp_buf_free(&tp_vocabulary_at(brief, i)->rows);
         tp_buf_free(&tp_vocabulary_at(brief, i)->known);
         tp_map_free(&tp_vocabulary_at(brief, i)->calls);
+    }
+    for (uint32_t i = 0; i < tp_brief_segment_count(brief); i++) {
+        tp_buf_free(&tp_brief_segment_at(brief, i)->made_spans);
+        tp_buf_free(&tp_brief_segment_at(brief, i)->made_values);
     }
     tp_buf *const bufs[] = {&brief->segments,  &brief->vocabularies, &brief->values,
                             &brief->baselines, &brief->cells,        &brief->far};
@@ -123,17 +129,45 @@ static tp_status know_row(tp_vocabulary *words, const tp_digest_row *row, uint32
     return TP_OK;
 }
 
+tp_status tp_brief_begin_vocabulary(tp_brief *brief)
+{
+    tp_vocabulary *words = tp_buf_extend(&brief->vocabularies, sizeof *words);
+    if (words != NULL) {
+        *words = (tp_vocabulary){.calls = TP_MAP_INIT};
+    }
+    return words != NULL ? TP_OK : TP_ERR_NOMEM;
+}
+
+tp_status tp_brief_add_row(tp_view_run *run, tp_view_rank *rank, const tp_digest_row *row,
+                           const tp_key *key)
+{
+    tp_brief *brief = rank->brief;
+    tp_vocabulary *words =
+        tp_vocabulary_at(brief, (uint32_t)(brief->vocabularies.size / sizeof(tp_vocabulary)) - 1);
+    tp_status status = TP_OK;
+    uint32_t number;
+    uint32_t place = UINT32_MAX;
+    if (key != NULL) {
+        status = tp_view_series_of(run, key, row->call, row->order, &number);
+        status = status == TP_OK ? tp_view_add_row(rank, number, &place) : status;
+        status = status == TP_OK ? know_row(words, row, place) : status;
+        if (status == TP_OK) {
+            tp_view_key *series = (tp_view_key *)(void *)run->keys.data + number;
+            series->dtype = row->dtype;
+            series->elements = row->elements;
+        }
+    }
+    tp_buf_put_u32(&words->rows, place);
+    return words->rows.failed ? TP_ERR_NOMEM : status;
+}
+
 /* Rows that were not in the segment before. */
 static tp_status add_vocabulary(tp_view_run *run, tp_view_rank *rank, const tp_brief_segment *one)
 {
     tp_brief *brief = rank->brief;
-    tp_vocabulary *words = tp_buf_extend(&brief->vocabularies, sizeof *words);
     tp_buf rows = TP_BUF_INIT;
-    if (words == NULL) {
-        return TP_ERR_NOMEM;
-    }
-    *words = (tp_vocabulary){.calls = TP_MAP_INIT};
-    tp_status status = read_definitions(brief);
+    tp_status status = tp_brief_begin_vocabulary(brief);
+    status = status == TP_OK ? read_definitions(brief) : status;
     if (status == TP_OK) {
         status = tp_segment_read(&brief->file, one->offsets[TP_DIGEST_OF_ROWS], TP_FRAME_DIGEST)
                      ? tp_digest_get_rows(&brief->file.payload, &brief->digest, &rows)
@@ -141,23 +175,10 @@ static tp_status add_vocabulary(tp_view_run *run, tp_view_rank *rank, const tp_b
     }
     for (uint32_t i = 0; i < brief->digest.rows && status == TP_OK; i++) {
         const tp_digest_row *row = (const tp_digest_row *)(const void *)rows.data + i;
-        const tp_key *key =
-            row->key < 1U << 24 ? tp_definitions_key(&brief->definitions, row->key) : NULL;
-        uint32_t number;
-        uint32_t place = UINT32_MAX;
-        if (key != NULL) {
-            status = tp_view_series_of(run, key, row->call, row->order, &number);
-            status = status == TP_OK ? tp_view_add_row(rank, number, &place) : status;
-            status = status == TP_OK ? know_row(words, row, place) : status;
-            if (status == TP_OK) {
-                tp_view_key *series = (tp_view_key *)(void *)run->keys.data + number;
-                series->dtype = row->dtype;
-                series->elements = row->elements;
-            }
-        }
-        tp_buf_put_u32(&words->rows, place);
+        status = tp_brief_add_row(
+            run, rank, row,
+            row->key < 1U << 24 ? tp_definitions_key(&brief->definitions, row->key) : NULL);
     }
-    status = status == TP_OK && words->rows.failed ? TP_ERR_NOMEM : status;
     tp_buf_free(&rows);
     return status;
 }
@@ -191,87 +212,101 @@ static bool has_alerts(const tp_index *index)
     return has;
 }
 
-/* The steps of a segment: columns, alerts and what was logged. */
+tp_status tp_brief_add_step(tp_view_rank *rank, uint64_t segment, const tp_digest_step *step)
+{
+    const tp_view_column column = {.step = step->step,
+                                   .position = {segment, step->offset},
+                                   .flags = step->flags,
+                                   .begin_ns = step->begin_ns,
+                                   .end_ns = step->end_ns,
+                                   .wall_ns = step->wall_ns,
+                                   .hook_ns = step->hook_ns,
+                                   .writer_ns = step->writer_ns,
+                                   .wait_ns = step->wait_ns,
+                                   .errors = step->errors,
+                                   .records = step->records,
+                                   .gradient = step->gradient};
+    rank->micro_steps = step->micro_steps;
+    rank->pp_stage = step->pp_stage;
+    return tp_view_add_column(rank, &column);
+}
+
+tp_status tp_brief_add_segment(tp_view_rank *rank, tp_brief_segment *one, const tp_buf *spans,
+                               const tp_buf *scalars)
+{
+    tp_brief *brief = rank->brief;
+    const tp_digest_span *span = (const tp_digest_span *)(const void *)spans->data;
+    const tp_digest_scalar *scalar = (const tp_digest_scalar *)(const void *)scalars->data;
+    const uint32_t *rows =
+        (const uint32_t *)(const void *)tp_vocabulary_at(brief, one->vocabulary)->rows.data;
+    tp_status status = TP_OK;
+    one->spans = (uint32_t)(spans->size / sizeof *span);
+    one->column = tp_grid_columns(rank->grid);
+    one->block = tp_grid_find(rank->grid, one->column).block;
+    for (size_t i = 0; i < scalars->size / sizeof *scalar; i++) {
+        const tp_view_scalar logged = {one->column + scalar[i].step, rows[scalar[i].row],
+                                       scalar[i].value};
+        tp_buf_put(&rank->scalars, &logged, sizeof logged);
+    }
+    for (uint32_t i = 0; i < one->spans && status == TP_OK; i++) {
+        status = tp_grid_add_brief(rank->grid, span[i].steps);
+    }
+    tp_buf_put(&brief->segments, one, sizeof *one);
+    return brief->segments.failed || rank->scalars.failed ? TP_ERR_NOMEM : status;
+}
+
+/* The steps of a segment, with their alerts. */
 static tp_status take_steps(tp_view_run *run, tp_view_rank *rank, const tp_brief_segment *one)
 {
     tp_brief *brief = rank->brief;
     const uint64_t count = brief->digest.steps.size / sizeof(tp_digest_step);
-    const uint64_t logged = brief->digest.scalars.size / sizeof(tp_digest_scalar);
-    const uint32_t *rows =
-        (const uint32_t *)(const void *)tp_vocabulary_at(brief, one->vocabulary)->rows.data;
     const bool alerts = has_alerts(&brief->index);
     tp_status status = TP_OK;
     for (uint64_t i = 0; i < count && status == TP_OK; i++) {
         const tp_digest_step *step =
             (const tp_digest_step *)(const void *)brief->digest.steps.data + i;
-        const tp_view_column column = {.step = step->step,
-                                       .position = {one->number, step->offset},
-                                       .flags = step->flags,
-                                       .begin_ns = step->begin_ns,
-                                       .end_ns = step->end_ns,
-                                       .wall_ns = step->wall_ns,
-                                       .hook_ns = step->hook_ns,
-                                       .writer_ns = step->writer_ns,
-                                       .wait_ns = step->wait_ns,
-                                       .errors = step->errors,
-                                       .records = step->records,
-                                       .gradient = step->gradient};
-        status = tp_view_add_column(rank, &column);
-        rank->micro_steps = step->micro_steps;
-        rank->pp_stage = step->pp_stage;
+        status = tp_brief_add_step(rank, one->number, step);
         if (alerts && status == TP_OK) {
             status = take_alerts(run, rank, step->step);
         }
     }
-    for (uint64_t i = 0; i < logged; i++) {
-        const tp_digest_scalar *from =
-            (const tp_digest_scalar *)(const void *)brief->digest.scalars.data + i;
-        const tp_view_scalar scalar = {one->column + from->step, rows[from->row], from->value};
-        tp_buf_put(&rank->scalars, &scalar, sizeof scalar);
-    }
-    return rank->scalars.failed ? TP_ERR_NOMEM : status;
+    return status;
 }
 
 static tp_status take_segment(tp_view_run *run, tp_view_rank *rank, tp_brief_segment *one)
 {
     tp_brief *brief = rank->brief;
-    const uint32_t vocabularies = (uint32_t)(brief->vocabularies.size / sizeof(tp_vocabulary));
+    const uint32_t count = tp_brief_segment_count(brief);
+    const tp_brief_segment *before = count > 0 ? tp_brief_segment_at(brief, count - 1) : NULL;
     tp_status status = TP_OK;
-    one->column = tp_view_column_count(rank);
     one->rows = brief->digest.rows;
-    one->spans = (uint32_t)(brief->digest.spans.size / sizeof(tp_digest_span));
-    if (tp_brief_segment_count(brief) == 0 || brief->digest.rows_crc != brief->rows_crc ||
-        brief->digest.rows != tp_brief_segment_at(brief, tp_brief_segment_count(brief) - 1)->rows) {
-        one->vocabulary = vocabularies;
+    if (before == NULL || before->is_made || brief->digest.rows_crc != brief->rows_crc ||
+        brief->digest.rows != before->rows) {
         status = add_vocabulary(run, rank, one);
         brief->rows_crc = brief->digest.rows_crc;
-    } else {
-        one->vocabulary = vocabularies - 1;
     }
-    one->block = tp_grid_find(rank->grid, tp_grid_columns(rank->grid)).block;
+    one->vocabulary = (uint32_t)(brief->vocabularies.size / sizeof(tp_vocabulary)) - 1;
     status = status == TP_OK ? take_steps(run, rank, one) : status;
-    for (uint32_t i = 0; i < one->spans && status == TP_OK; i++) {
-        const tp_digest_span *span =
-            (const tp_digest_span *)(const void *)brief->digest.spans.data + i;
-        status = tp_grid_add_brief(rank->grid, span->steps);
-    }
-    tp_buf_put(&brief->segments, one, sizeof *one);
-    return brief->segments.failed ? TP_ERR_NOMEM : status;
+    return status == TP_OK
+               ? tp_brief_add_segment(rank, one, &brief->digest.spans, &brief->digest.scalars)
+               : status;
 }
 
-/* Leaves the reader behind the last segment that was taken. */
-static tp_status go_behind(tp_view_run *run, tp_view_rank *rank)
+/* Leaves the reader at the segment that is read step by step; behind the last one: at its end. */
+static tp_status go_behind(tp_view_run *run, tp_view_rank *rank, uint64_t number, uint64_t last)
 {
     tp_brief *brief = rank->brief;
-    const uint64_t number = tp_brief_segment_at(brief, tp_brief_segment_count(brief) - 1)->number;
-    if (tp_segment_open(&brief->file, brief->folder, number) != TP_OK) {
-        return TP_ERR_IO;
-    }
-    const uint64_t end = brief->file.size;
-    rank->closed = tp_segment_read(&brief->file, end - TP_FRAME_HEADER_SIZE - TP_FRAME_TRAILER_SIZE,
-                                   TP_FRAME_CLOSE);
-    rank->position = (tp_position){number, end};
     tp_error error = {0};
+    rank->position = (tp_position){number, 0};
+    if (number > last) {
+        if (tp_segment_open(&brief->file, brief->folder, last) != TP_OK) {
+            return TP_ERR_IO;
+        }
+        const uint64_t end = brief->file.size;
+        rank->closed = tp_segment_read(
+            &brief->file, end - TP_FRAME_HEADER_SIZE - TP_FRAME_TRAILER_SIZE, TP_FRAME_CLOSE);
+        rank->position = (tp_position){last, end};
+    }
     const tp_status status = tp_reader_seek(rank->reader, rank->position, &error);
     if (status != TP_OK) {
         snprintf(run->trouble, sizeof run->trouble, "%.250s", error.message);
@@ -282,11 +317,11 @@ static tp_status go_behind(tp_view_run *run, tp_view_rank *rank)
 tp_status tp_brief_open(tp_view_run *run, tp_view_rank *rank)
 {
     tp_attempts attempts = {.items = TP_BUF_INIT};
-    uint64_t first;
+    uint64_t number;
     uint64_t last;
     char folder[TP_PATH_MAX];
     if (rank->journal != 0 || tp_view_column_count(rank) > 0 ||
-        !is_large(rank, folder, &first, &last)) {
+        !is_large(rank, folder, &number, &last)) {
         return TP_OK;
     }
     tp_brief *brief = tp_calloc(1, sizeof *brief);
@@ -296,28 +331,38 @@ tp_status tp_brief_open(tp_view_run *run, tp_view_rank *rank)
     brief->file.fd = -1;
     brief->stat = TP_BRIEF_NO_STAT;
     memcpy(brief->folder, folder, sizeof folder);
+    pthread_rwlock_wrlock(&run->lock);
+    rank->brief = brief;
+    pthread_rwlock_unlock(&run->lock);
     tp_status status = tp_attempts_load(&attempts, folder);
-    for (uint64_t number = first; number <= last && status == TP_OK; number++) {
+    for (; number <= last && status == TP_OK; number++) {
         tp_brief_segment one = {.number = number};
         char path[TP_PATH_MAX];
         if (tp_segment_path(path, folder, number) == TP_OK && !tp_file_has(path, 0)) {
             continue;
         }
-        if (!open_segment(brief, &one, &attempts)) {
-            break;
+        if (open_segment(brief, &one, &attempts)) {
+            pthread_rwlock_wrlock(&run->lock);
+            status = take_segment(run, rank, &one);
+            run->version++;
+            pthread_rwlock_unlock(&run->lock);
+        } else if (number < last && brief->made < MOST_MADE) {
+            status = tp_brief_make(run, rank, &one);
+        } else {
+            break; /* it may be growing, or there are too many */
         }
-        pthread_rwlock_wrlock(&run->lock);
-        rank->brief = brief;
-        status = take_segment(run, rank, &one);
-        run->version++;
-        pthread_rwlock_unlock(&run->lock);
     }
     tp_attempts_free(&attempts);
-    if (rank->brief == NULL) {
+    status = status == TP_OK ? go_behind(run, rank, number, last) : status;
+    pthread_rwlock_wrlock(&run->lock);
+    /* Steps of a segment that wasn't taken in to its end have no place. */
+    rank->columns.size = (size_t)tp_grid_columns(rank->grid) * sizeof(tp_view_column);
+    if (tp_brief_segment_count(brief) == 0) {
+        rank->brief = NULL;
         tp_brief_free(brief);
-        return status;
     }
-    return status == TP_OK ? go_behind(run, rank) : status;
+    pthread_rwlock_unlock(&run->lock);
+    return status;
 }
 
 uint32_t tp_brief_segment_of(const tp_brief *brief, uint64_t column)

@@ -23,6 +23,9 @@ typedef struct tp_brief_segment {
     uint32_t spans;
     uint32_t rows; /* of the digest */
     uint32_t vocabulary;
+    bool is_made;       /* it has no digest that is good, but was read */
+    tp_buf made_spans;  /* tp_digest_span */
+    tp_buf made_values; /* tp_digest_value [span][statistic][row] */
 } tp_brief_segment;
 
 struct tp_brief {
@@ -35,6 +38,7 @@ struct tp_brief {
     tp_buf values;
     tp_definitions definitions;
     uint32_t attempt;
+    size_t made;       /* bytes of values that were made */
     uint32_t rows_crc; /* of the last vocabulary */
     uint32_t hurry;    /* bits of statistics that somebody waits for */
     uint32_t done;     /* bits of statistics */
@@ -59,5 +63,22 @@ static inline tp_vocabulary *tp_vocabulary_at(const tp_brief *brief, uint32_t in
 {
     return (tp_vocabulary *)(void *)brief->vocabularies.data + index;
 }
+
+/* A vocabulary more, which is empty at first. */
+tp_status tp_brief_begin_vocabulary(tp_brief *brief);
+
+/* A row of the last vocabulary; key NULL: its name is lost. */
+tp_status tp_brief_add_row(tp_view_run *run, tp_view_rank *rank, const tp_digest_row *row,
+                           const tp_key *key);
+
+tp_status tp_brief_add_step(tp_view_rank *rank, uint64_t segment, const tp_digest_step *step);
+
+/* A segment whose steps, spans and scalars are these; its vocabulary is there. */
+tp_status tp_brief_add_segment(tp_view_rank *rank, tp_brief_segment *one, const tp_buf *spans,
+                               const tp_buf *scalars);
+
+/* Makes the digest of a segment of its records, and takes it in if there is any step. rank->reader
+ * is somewhere else then. */
+tp_status tp_brief_make(tp_view_run *run, tp_view_rank *rank, tp_brief_segment *one);
 
 #endif

@@ -325,6 +325,9 @@ static const block *block_at(const tp_grid *grid, uint64_t index)
 tp_grid_place tp_grid_find(const tp_grid *grid, uint64_t column)
 {
     const uint64_t count = grid->blocks.size / sizeof(block);
+    if (column >= grid->open_first + TP_GRID_WIDTH) { /* it isn't there yet */
+        return (tp_grid_place){UINT64_MAX, column, 1, 0, false, false};
+    }
     if (column >= grid->open_first) {
         return (tp_grid_place){count, grid->open_first, TP_GRID_WIDTH, grid->row_count, false,
                                false};

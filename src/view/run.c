@@ -42,8 +42,8 @@ static void free_rank(tp_view_rank *rank)
     tp_grid_free(rank->grid);
     tp_brief_free(rank->brief);
     tp_view_incidents_free(rank);
-    tp_buf *const bufs[] = {&rank->directories, &rank->columns, &rank->rows,   &rank->places,
-                            &rank->baselines,   &rank->known,   &rank->touched};
+    tp_buf *const bufs[] = {&rank->directories, &rank->columns, &rank->rows,    &rank->places,
+                            &rank->baselines,   &rank->known,   &rank->touched, &rank->scalars};
     for (size_t i = 0; i < sizeof bufs / sizeof *bufs; i++) {
         tp_buf_free(bufs[i]);
     }

@@ -183,6 +183,33 @@ static bool take_block(tp_view_run *run, tp_view_rank *rank, const tp_brief_segm
     return good;
 }
 
+/* The values of the statistic, of all rows in each span. */
+static bool read_values(tp_brief *brief, const tp_brief_segment *one)
+{
+    return tp_segment_open(&brief->file, brief->folder, one->number) == TP_OK &&
+           tp_segment_read(&brief->file, one->offsets[TP_DIGEST_OF_STAT + brief->stat],
+                           TP_FRAME_DIGEST) &&
+           tp_digest_get_values(&brief->file.payload, one->spans, one->rows, &brief->values) ==
+               TP_OK;
+}
+
+static bool copy_made(tp_brief *brief, const tp_brief_segment *one)
+{
+    const tp_digest_span *spans = (const tp_digest_span *)(const void *)one->made_spans.data;
+    const tp_digest_value *from = (const tp_digest_value *)(const void *)one->made_values.data;
+    const tp_digest_value none = tp_digest_none();
+    tp_buf_clear(&brief->values);
+    for (uint32_t i = 0; i < one->spans; i++) {
+        tp_buf_put(&brief->values, from + (size_t)brief->stat * spans[i].rows,
+                   spans[i].rows * sizeof *from);
+        for (uint32_t row = spans[i].rows; row < one->rows; row++) {
+            tp_buf_put(&brief->values, &none, sizeof none);
+        }
+        from += (size_t)spans[i].rows * TP_DIGEST_STATS;
+    }
+    return !brief->values.failed;
+}
+
 bool tp_brief_advance(tp_view_run *run, tp_view_rank *rank)
 {
     tp_brief *brief = rank->brief;
@@ -191,11 +218,7 @@ bool tp_brief_advance(tp_view_run *run, tp_view_rank *rank)
         return false;
     }
     const tp_brief_segment *one = tp_brief_segment_at(brief, brief->next);
-    const bool good =
-        tp_segment_open(&brief->file, brief->folder, one->number) == TP_OK &&
-        tp_segment_read(&brief->file, one->offsets[TP_DIGEST_OF_STAT + brief->stat],
-                        TP_FRAME_DIGEST) &&
-        tp_digest_get_values(&brief->file.payload, one->spans, one->rows, &brief->values) == TP_OK;
+    const bool good = one->is_made ? copy_made(brief, one) : read_values(brief, one);
     for (uint32_t i = 0; i < one->spans && good; i++) {
         take_block(run, rank, one, one->block + i,
                    (const tp_digest_value *)(const void *)brief->values.data +

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,6 +210,36 @@ def test_incidents_come_from_the_digests_of_segments(large: tuple[Large, Server]
     assert sorted((one["step"], one["row"]) for one in found) == sorted(
         (step, row_of(series)["row"]) for series, step in (NAN_AT, INFINITE)
     )
+
+
+@pytest.mark.slow
+def test_a_segment_without_a_digest_is_read(large: tuple[Large, Server], tmp_path: Path) -> None:
+    run, _ = large
+    directory = Path(run.monitor.directory)
+    shutil.copytree(directory, tmp_path / "copy")
+    segments = sorted((tmp_path / "copy/journal").iterdir())
+    torn = segments[len(segments) // 3]  # as a run leaves it that was killed, and went on
+    torn.write_bytes(torn.read_bytes()[:-60])
+    with Server(tmp_path) as server:
+        info = server.wait()
+        assert info["last"] == run.steps - 1
+        for series, step in (SPIKE, NAN_AT, INFINITE, (5, 200)):
+            for span in (30, 3):
+                first = max(0, step - span)
+                asked = {"s": "max_abs", "w": 200, "from": first, "to": step + span}
+                line = settled(
+                    lambda asked=asked, s=series: server.ask("series", **row_of(s), **asked)
+                )
+                values = run.values[first : step + span + 1, series]
+                found = line["ranks"][0]["v"]["last"]
+                assert [x if x is None else np.float32(x) for x in found] == [
+                    x if np.isfinite(x) else None for x in values
+                ]
+        head, cells = server.map(**rows_of(SPIKE[0]), s="max_abs", w=100)
+        assert 249 >= cells[SPIKE[1] // head["per"]] >= 240
+        steps = server.ask("timeline", w=STEPS)["seconds"]["last"]
+        assert len(steps) == STEPS
+        assert None not in steps
 
 
 @pytest.mark.slow
