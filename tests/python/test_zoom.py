@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+import sharded
 import tensorprobe
 from built import TOOL
 from tensorprobe.journal import Journal, Step
@@ -335,3 +336,20 @@ def test_other_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert run.count_hooks() == few
     monitor.close()
     assert run.count_hooks() == 0
+
+
+def test_ranks_that_record_different_things(tmp_path: Path) -> None:
+    """One of them zooms, all of them leave out what a budget doesn't allow: it trains as before."""
+    layouts = ["ddp_plain", "ddp_checked", "fsdp2_plain", "fsdp2_checked"]
+    for layout, ranks in sharded.run("collection_ranks.py", 2, layouts, tmp_path / "out").items():
+        for rank, found in enumerate(ranks):
+            assert found.get("same"), (layout, rank, found)
+            steps = {step.step: step for step in Journal(found["directory"])}
+            assert len(steps) == 40
+            last = steps[39].left_out
+            assert {"actv", "actv_grad", "param_origin", "exp_avg"} <= set(last)
+            assert ("grad_reduced" in last) == layout.endswith("plain")
+            assert len(zoomed(found["directory"])) == (3 if rank == 1 else 0), (layout, rank)
+            assert all(not steps[number].left_out for number in zoomed(found["directory"]))
+        files = list(Path(ranks[1]["directory"]).glob("zoom/*.safetensors"))
+        assert len(files) == 3
