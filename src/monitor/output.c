@@ -261,6 +261,7 @@ void tp_output_tell_stall(tp_output *output, uint64_t step, const tp_record *las
         return;
     }
     tp_record alert = *last;
+    alert.state = TP_SLOT_DONE;
     alert.kind = TP_RECORD_ALERT;
     alert.flags = 0;
     alert.arena = 0;

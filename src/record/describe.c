@@ -245,14 +245,15 @@ uint64_t tp_incident_describe(const tp_record *record, const tp_key *key, const 
     }
     describe_finding(incident, what, sizeof what);
     if (incident->rule == TP_RULE_STALLED_STEP) {
-        const char *of_what = tp_quantity_name(key->quantity);
+        const bool is_call = key->quantity == TP_COMM && key->role == TP_ROLE_NONE;
+        const char *of_what = is_call ? key->global_name : tp_quantity_name(key->quantity);
         put(&to,
-            "StalledStep: no step has ended for %.0f s; the last tensor was %s (%s), micro step "
+            "StalledStep: no step has ended for %.0f s; the last %s was %s (%s), micro step "
             "%" PRIu32 ", call %" PRIu32 ", of step %" PRIu64
             ". Look at what this rank waits for: other ranks, a collective, the data",
-            incident->value, name[0] != '\0' ? name : "the root module's",
-            of_what != NULL ? of_what : "?", record->micro_step, record->call,
-            incident->first_step);
+            incident->value, is_call ? "collective" : "tensor",
+            name[0] != '\0' ? name : "the root module's", of_what != NULL ? of_what : "?",
+            record->micro_step, record->call, incident->first_step);
         return finish(&to);
     }
     const char *replica = tp_replica_parameter(key->name);

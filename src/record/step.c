@@ -365,8 +365,10 @@ bool tp_step_last(const tp_step *step, tp_record *last)
 {
     for (uint32_t number = atomic_load(&step->reserved); number-- > 0;) {
         const tp_record *slot = slot_at(step, number);
-        if (slot != NULL && __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) == TP_SLOT_DONE) {
-            *last = *slot;
+        const uint32_t state =
+            slot == NULL ? TP_SLOT_FREE : __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
+        if (state == TP_SLOT_DONE || state == TP_SLOT_ISSUED) {
+            copy_slot(last, slot);
             return true;
         }
     }

@@ -83,8 +83,9 @@ tp_batch *tp_step_header(tp_step *step);
  * the writer thread, or its owner while it is open. TP_ERR_NOMEM. */
 tp_status tp_step_view(tp_step *step, tp_batch *batch);
 
-/* Copies the last record that has been filled by now; false: there is none. Any thread, beside
- * those that fill, as long as the step isn't begun again. */
+/* Copies the last record that has been filled by now, or is of a collective that runs (as far as
+ * that is published, with the state RESERVED); false: there is none. Any thread, beside those that
+ * fill, as long as the step isn't begun again. */
 bool tp_step_last(const tp_step *step, tp_record *last);
 
 /* The journal has it: whoever finds its memory after the process has died passes it over. */

@@ -7,7 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
+#include "monitor/hooks.h"
 #include "tensorprobe/tensorprobe.h"
 
 /* A step that doesn't end is told of while it lasts, with the last tensor of it: in the journal,
@@ -67,10 +69,55 @@ static void test_stalled_step(void **state)
     }
 }
 
+/* What it hangs in may be a collective: that has begun, and nothing else of it is known. */
+static void test_stalled_in_a_collective(void **state)
+{
+    (void)state;
+    tp_reader *reader = NULL;
+    tp_item item;
+    tp_step *open = NULL;
+    char text[TP_INCIDENT_TEXT];
+    tp_monitor_counters counters = {0};
+    const struct timespec pause = {0, 5000000};
+    tp_monitor *monitor = fixture_monitor(
+        "{\"format\": \"api\", \"alert\": {\"rules\": [{\"rule_name\": \"StalledStep\", "
+        "\"args\": {\"threshold\": 0.1}}]}}");
+    const uint32_t weight = fixture_key(monitor, "fc1.weight");
+    const tp_key call = {"all_reduce", "0:0-3", 0, -1, TP_COMM, TP_ROLE_NONE, NULL, NULL};
+    uint32_t key;
+    assert_int_equal(tp_monitor_key(monitor, &call, &key), TP_OK);
+    fixture_observe(monitor, weight, 1);
+    assert_int_equal(tp_monitor_step(monitor), TP_OK);
+    fixture_observe(monitor, weight, 1);
+    tp_record *slot = tp_monitor_reserve(monitor, key, tp_clock_monotonic(), &open);
+    assert_non_null(slot);
+    slot->kind = TP_RECORD_COLLECTIVE;
+    slot->micro_step = 2;
+    tp_step_issue(slot);
+    while (counters.alerts == 0) {
+        nanosleep(&pause, NULL);
+        tp_monitor_get_counters(monitor, &counters);
+    }
+    assert_int_equal(tp_reader_open(&reader, tp_monitor_directory(monitor), NULL), TP_OK);
+    do {
+        assert_int_equal(tp_reader_next(reader, &item, NULL), TP_OK);
+    } while (item.type != TP_ITEM_ALERTS);
+    const tp_record *incident = &item.batch.records[1];
+    tp_incident_describe(incident, tp_reader_key(reader, incident->key), NULL, text, sizeof text);
+    assert_non_null(strstr(text,
+                           "the last collective was all_reduce (0:0-3), micro step 2, call 0, "
+                           "of step 1."));
+    tp_reader_close(&reader);
+    tp_step_fill(open, slot);
+    assert_int_equal(tp_monitor_step(monitor), TP_OK);
+    assert_int_equal(tp_monitor_close(&monitor), TP_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stalled_step, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_stalled_in_a_collective, make_base, remove_base),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
