@@ -125,7 +125,8 @@ export function adviceFor(incident, drift) {
   if (incident.kind === "nonfinite") {
     if (typeof limit === "number" && limit < 1e5) keys.push("a_dtype");
     keys.push("a_skip");
-  } else if (incident.kind === "range") keys.push("a_batch", "a_clip");
+  } else if (incident.rule === "ReplicaDrift") keys.push("a_replica");
+  else if (incident.kind === "range") keys.push("a_batch", "a_clip");
   const list = [...new Set(keys)].slice(0, drift ? 2 : 3).map((key) => words(key, key === "a_restore" ? before : parts));
   if (drift) list.push(words("a_rule", { name: incident.name }));
   return list;

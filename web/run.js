@@ -18,6 +18,7 @@ export function incidentTitle(incident) {
   }
   if (incident.kind === "stalled") return words("t_stalled", { row, age: timeText(incident.value) });
   if (incident.kind === "still") return words(incident.rule === "AllZero" ? "t_zero" : "t_still", { row });
+  if (incident.rule === "ReplicaDrift") return words("t_replica", { row: plainName(incident.parameter ?? incident.row) });
   if (incident.rule === "LossSpike") return words("t_loss", { row, from: numberText(incident.baseline), to: numberText(incident.value) });
   const up = typeof incident.value !== "number" || typeof incident.baseline !== "number" || incident.value > incident.baseline;
   return words(up ? "t_high" : "t_low", { row, from: numberText(incident.baseline), to: numberText(incident.value) });

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "record/names.h"
 #include "tensor/dtype.h"
 #include "view/ask.h"
 #include "view/brief.h"
@@ -105,6 +106,9 @@ static void put_incident(const tp_view_run *run, tp_buf *out, const tp_view_caus
     put_text(out, "q", known(tp_quantity_name(key->quantity)));
     put_text(out, "row", key->row);
     put_text(out, "name", key->name);
+    if (incident->rule == TP_RULE_REPLICA_DRIFT && tp_replica_parameter(key->name) != NULL) {
+        put_text(out, "parameter", tp_replica_parameter(key->name));
+    }
     put_reason(run, out, first);
     tp_buf_printf(out, ",\"parent\":%" PRIu32 ",\"ranks\":[",
                   number_of(causes, first, incident->parent));

@@ -253,6 +253,20 @@ def test_incidents_are_those_of_analyse(small: tuple[Server, list[Any]]) -> None
     assert said == wanted
 
 
+def test_ranks_that_differ_are_told_by_the_parameter(tmp_path: Path) -> None:
+    config = '{"format": "api", "alert": {"rules": [{"rule_name": "ReplicaDrift"}]}}'
+    monitor = _core.Monitor(config_json=config, output_dir=str(tmp_path), run_id="run")
+    for step in range(3):
+        monitor.log_scalar("replica_check.differs.h.0.weight", float(step == 2))
+        monitor.step()
+    monitor.close()
+    with Server(tmp_path) as server:
+        server.wait()
+        (one,) = server.ask("incidents")["incidents"]
+        assert (one["rule"], one["parameter"], one["step"]) == ("ReplicaDrift", "h.0.weight", 2)
+        assert one["said"].startswith("ReplicaDrift: h.0.weight: 1 rank has other values")
+
+
 def test_a_cell_in_full(small: tuple[Server, list[Any]]) -> None:
     server, ranks = small
     for name, step, rank in [("layers.0.part2", 91, 1), ("layers.2.part0", 140, 2)]:
