@@ -231,15 +231,13 @@ def test_show_prints_what_the_journal_holds(prefix: Prefix, run: Run) -> None:
     assert line.groups() == (str(STEPS), f"0-{STEPS - 1}", f"{run.weight_norm[-1]:.6g}")
 
 
-def test_broken_weight_is_named_where_it_first_shows(
-    prefix: Prefix, program: Path, tmp_path: Path
-) -> None:
+def test_broken_weight_is_named(prefix: Prefix, program: Path, tmp_path: Path) -> None:
     broken = train(prefix, program, tmp_path, "--break", str(BREAK_AT))
     assert np.isnan(broken.weight_norm[BREAK_AT])
     output = prefix.tool("show", broken.directory).stdout
     alerts = re.findall(r"^ +step (\d+) +(\S+) +(\S+) (\S+): ", output, re.MULTILINE)
-    # The forward pass is the first to see the weight.
-    assert alerts[0] == (str(BREAK_AT), "AnomalyNan", "actv", "hidden.output")
+    # Not the output of the forward pass, which is recorded first.
+    assert alerts[0] == (str(BREAK_AT), "AnomalyNan", "param_origin", "hidden.weight")
 
 
 def test_show_has_one_line_for_a_step_and_rule(prefix: Prefix, tmp_path: Path) -> None:
