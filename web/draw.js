@@ -87,15 +87,22 @@ export function paintCells(context, map, kind, box) {
   const ramp = rampOf(kind);
   const odd = rgbOf(colour("odd"));
   const none = rgbOf(colour("surface"));
+  const palette = new Uint32Array(256); // as bytes red, green, blue, opacity
+  const bytes = new Uint8Array(palette.buffer);
+  for (let cell = 0; cell < 256; cell++) {
+    const rgb = cell < 250 ? ramp[cell] : cell < 253 ? odd : none;
+    const clear = cell === CELL.outside || cell === CELL.gap;
+    bytes.set([rgb[0], rgb[1], rgb[2], clear ? 0 : 255], 4 * cell);
+  }
   const image = new ImageData(w, h);
-  const to = image.data;
+  const to = new Uint32Array(image.data.buffer);
+  let hasOdd = false;
+  let hasGap = false;
   for (let i = 0; i < w * h; i++) {
     const cell = cells[i];
-    const rgb = cell < 250 ? ramp[cell] : cell < 253 ? odd : none;
-    to[4 * i] = rgb[0];
-    to[4 * i + 1] = rgb[1];
-    to[4 * i + 2] = rgb[2];
-    to[4 * i + 3] = cell === CELL.outside || cell === CELL.gap ? 0 : 255;
+    to[i] = palette[cell];
+    hasOdd ||= cell >= 250 && cell <= 252;
+    hasGap ||= cell === CELL.gap;
   }
   const off = document.createElement("canvas");
   off.width = w;
@@ -105,7 +112,7 @@ export function paintCells(context, map, kind, box) {
   context.drawImage(off, 0, 0, w, h, box.x, box.y, box.width, box.height);
   const cw = box.width / w;
   const ch = box.height / h;
-  if (cw < 3 || ch < 3) {
+  if (hasOdd && (cw < 3 || ch < 3)) {
     context.fillStyle = colour("odd");
     for (let y = 0; y < h; y++) {
       for (let x = 0; x < w; x++) {
@@ -118,7 +125,7 @@ export function paintCells(context, map, kind, box) {
       }
     }
   }
-  for (let x = 0; x < w; x++) {
+  for (let x = 0; x < w && hasGap; x++) {
     let lost = 0;
     for (let y = 0; y < h; y++) lost += cells[y * w + x] === CELL.gap;
     if (lost > 0 && lost === h) hatch(context, box.x + x * cw, box.y, Math.max(cw, 2), box.height, colour("faint"));
