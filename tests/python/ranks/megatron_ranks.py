@@ -39,12 +39,13 @@ class Layout:
         clip: float = CLIP,
         each: bool = False,
         checks: bool = False,
+        layers: int = 2,
     ) -> None:
         """each: gradients before the reduction are recorded of each micro step.
 
         checks: over ranks.
         """
-        self.each, self.checks = each, checks
+        self.each, self.checks, self.layers = each, checks, layers
         self.tp, self.pp, self.chunks, self.ep = tp, pp, chunks, ep
         self.dtype, self.distributed, self.overlap = dtype, distributed, overlap
         self.sequence, self.tied, self.experts, self.micros = sequence, tied, experts, micros
@@ -66,7 +67,7 @@ class Layout:
             }
         virtual = 2 if self.chunks > 1 else None
         return TransformerConfig(
-            num_layers=max(2, self.pp * self.chunks),
+            num_layers=max(self.layers, self.pp * self.chunks),
             hidden_size=WIDTH,
             ffn_hidden_size=3 * WIDTH,
             num_attention_heads=2,
@@ -170,10 +171,32 @@ class Layout:
                 config.no_sync_func = config.no_sync_func[0]
         return bare, wrapped, optimizer
 
+    def forward_backward(self, wrapped: list[Any], optimizer: Any, batches: list[Any]) -> None:
+        """As Megatron's training scripts have it, for these micro steps."""
+        from megatron.core.pipeline_parallel import get_forward_backward_func
+
+        def forward_step(batches: Iterator[Any], model: Any, *_: Any) -> Any:
+            ids, labels = next(batches)
+            out = model(ids, torch.arange(LENGTH).expand_as(ids), None, labels=labels)
+            return out, lambda loss: (loss.float().mean(), {"loss": loss.float().mean().detach()})
+
+        for chunk in wrapped:
+            chunk.zero_grad_buffer()
+        optimizer.zero_grad()
+        data = [iter(batches) for _ in wrapped]
+        get_forward_backward_func()(
+            forward_step_func=forward_step,
+            data_iterator=data if len(wrapped) > 1 else data[0],
+            model=wrapped if len(wrapped) > 1 else wrapped[0],
+            num_microbatches=len(batches),
+            seq_length=LENGTH,
+            micro_batch_size=2,
+            forward_only=False,
+        )
+
     def train(self, watch: Callable[..., Any] | None, truth: Truth) -> None:
         """With the monitor that watch makes, or, without one, writing down the truth."""
         from megatron.core import parallel_state as ps
-        from megatron.core.pipeline_parallel import get_forward_backward_func
 
         monitors: list[Any] = []
 
@@ -208,11 +231,6 @@ class Layout:
         elif self.place == "after":
             monitors.append(watch(wrapped, optimizer))
 
-        def forward_step(batches: Iterator[Any], model: Any, *_: Any) -> Any:
-            ids, labels = next(batches)
-            out = model(ids, torch.arange(LENGTH).expand_as(ids), None, labels=labels)
-            return out, lambda loss: (loss.float().mean(), {"loss": loss.float().mean().detach()})
-
         rank = ps.get_data_parallel_rank()
         scales = []
         for step in range(STEPS):
@@ -221,21 +239,8 @@ class Layout:
                 for p, n in names.items():
                     truth.origin[n, step] = p.detach().clone()
             begin = Collectives.now()
-            for chunk in wrapped:
-                chunk.zero_grad_buffer()
-            optimizer.zero_grad()
-            batches = [
-                iter([common.batch(step, i, rank) for i in range(self.micros)]) for _ in wrapped
-            ]
-            get_forward_backward_func()(
-                forward_step_func=forward_step,
-                data_iterator=batches if len(wrapped) > 1 else batches[0],
-                model=wrapped if len(wrapped) > 1 else wrapped[0],
-                num_microbatches=self.micros,
-                seq_length=LENGTH,
-                micro_batch_size=2,
-                forward_only=False,
-            )
+            batches = [common.batch(step, i, rank) for i in range(self.micros)]
+            self.forward_backward(wrapped, optimizer, batches)
             scales.append(float(optimizer.get_loss_scale()))
             _, norm, _ = optimizer.step()
             truth.collectives.append(Collectives.now() - begin)
