@@ -197,7 +197,7 @@ def rank(layout: str, hidden: int, layers: int, folder: str) -> None:
     training = LAYOUTS[layout](layout, hidden, layers)
 
     def train() -> None:
-        for _ in range(3 * STEPS):
+        for _ in range(STEPS):
             training.step()
 
     train()

@@ -79,4 +79,4 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> None
         optimizer.step()
         optimizer.zero_grad()
         if step % 10 == 9 and distributed.get_rank() == 0:
-            print(f"step {step + 1}: loss {float(loss):.3f}", flush=True)
+            print(f"step {step + 1}: loss {loss.item():.3f}", flush=True)

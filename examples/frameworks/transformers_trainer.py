@@ -16,6 +16,7 @@ ids = (torch.arange(33) * 3 + torch.randint(64, (256, 1))) % 64
 data = [{"input_ids": one, "labels": one} for one in ids]
 arguments = TrainingArguments(
     output_dir="trainer_output",
+    use_cpu=not torch.cuda.is_available(),
     max_steps=20,
     per_device_train_batch_size=4,
     gradient_accumulation_steps=2,
