@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Does watching stay what it was? Memory and step time over a long run with everything on.
 
-    bench/steady.py [--steps 10000]
+    bench/steady.py [--steps 10000] [--ddp]
 
 Trains a small model, watched and not, and prints what the process's memory has grown by since
 step 100, and the CPU time of the training thread in a step in the first and in the last tenth
 behind it. The two take turns, step by step, so that what else the machine does meets both: how
-much longer the watched step takes than the plain one beside it is what may not grow.
+much longer the watched step takes than the plain one beside it is what may not grow. With --ddp
+they train in two processes under DistributedDataParallel, and all that ranks can compare is.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import tensorprobe
 
@@ -53,6 +56,9 @@ class Net(nn.Module):
         return y
 
 
+OVER_RANKS = {"self_check": True, "replica_check": 10}
+
+
 def resident() -> int:
     """Bytes of this process that are in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -62,9 +68,11 @@ def resident() -> int:
 class Training:
     """A model, its optimizer, and the CPU time of its steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, ddp: bool) -> None:
         torch.manual_seed(1)
-        self.model = Net()
+        self.model: nn.Module = Net()
+        if ddp:
+            self.model = nn.parallel.DistributedDataParallel(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.seconds: list[float] = []
 
@@ -87,13 +95,14 @@ def drift(values: list[float]) -> tuple[float, float]:
     return statistics.median(values[WARM_UP : WARM_UP + tenth]), statistics.median(values[-tenth:])
 
 
-def measure(steps: int) -> dict[str, Any]:
+def measure(steps: int, ddp: bool = False) -> dict[str, Any]:
     """Run it."""
     torch.set_num_threads(1)
-    plain, watched = Training(), Training()
+    plain, watched = Training(ddp), Training(ddp)
+    config = {**EVERYTHING, **(OVER_RANKS if ddp else {})}
     with tempfile.TemporaryDirectory() as folder:
         session = tensorprobe.watch(
-            watched.model, watched.optimizer, output_dir=folder, config=EVERYTHING
+            watched.model, watched.optimizer, output_dir=folder, config=config
         )
         before = peak = 0
         for number in range(steps):
@@ -118,13 +127,34 @@ def measure(steps: int) -> dict[str, Any]:
     }
 
 
+def measure_ddp(steps: int) -> dict[str, Any]:
+    """Run it in two processes; what the first has found."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.environ.get("STEADY_STORE", f"{folder}/store")
+        rank = int("STEADY_STORE" in os.environ)
+        other = None
+        if rank == 0:
+            environment = {**os.environ, "STEADY_STORE": store}
+            command = [sys.executable, *sys.argv]
+            other = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+        )
+        found = measure(steps, ddp=True)
+        distributed.destroy_process_group()
+        if other is not None and other.wait() != 0:
+            raise SystemExit("the other process has failed")
+    return found
+
+
 def main() -> None:
     """Print the figures, or as JSON for the test."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=10000)
+    parser.add_argument("--ddp", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = measure(arguments.steps)
+    found = (measure_ddp if arguments.ddp else measure)(arguments.steps)
     if arguments.json:
         print(json.dumps(found))
         return

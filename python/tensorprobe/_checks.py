@@ -162,10 +162,13 @@ class SelfCheck:
 
     def _lacks_some(self, adapter: Adapter | None) -> bool:
         """Whether there is something that this process alone would record, and doesn't."""
-        for row in self._left_out():
-            span = Span("whole") if adapter is None else adapter.span(row)
-            if row.parameter.requires_grad and span is not None and span.copy == 0:
-                return True
+        try:
+            for row in self._left_out():
+                span = Span("whole") if adapter is None else adapter.span(row)
+                if row.parameter.requires_grad and span is not None and span.copy == 0:
+                    return True
+        except Exception:
+            return True  # the others wait for an answer
         return False
 
     def remove(self) -> None:
@@ -182,16 +185,17 @@ class ReplicaCheck:
         self._every = every
         self._capacity = 0  # keys a process may send; 0: not agreed on
         self._differed: set[str] = set()
+        self._has_failed = False
 
     def check(self, adapter: Adapter | None, rows: Sequence[Row]) -> None:
         """Compare, at the end of every so many steps."""
         step = self._monitor.open_step
-        if adapter is None or world_size() == 1 or step % self._every != 0:
+        if world_size() == 1 or step % self._every != 0:
             return
         import torch
         from torch import distributed
 
-        names = self._copies(adapter, rows)
+        names = self._known(adapter, rows)
         device = _device(distributed, None)
         if self._capacity == 0:
             most = torch.tensor([len(names)], device=device)
@@ -213,6 +217,18 @@ class ReplicaCheck:
             for key, content in zip(pairs[::2], pairs[1::2], strict=True):
                 found[key][content].append(rank)
         self._tell(step, found, names)
+
+    def _known(self, adapter: Adapter | None, rows: Sequence[Row]) -> dict[int, tuple[str, int]]:
+        """What this process has to show; nothing where that fails, for the others wait for it."""
+        if adapter is None:
+            return {}
+        try:
+            return self._copies(adapter, rows)
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                complain(f"replica_check: {error}: nothing of rank {this_rank()} is compared")
+            return {}
 
     def _copies(self, adapter: Adapter, rows: Sequence[Row]) -> dict[int, tuple[str, int]]:
         """A number for each part that others have, too → its name and the hash of its content."""

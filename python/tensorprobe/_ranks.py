@@ -59,7 +59,6 @@ def launch_id() -> str | None:
 
     The second monitor of a process gets another one, as in each of the other ranks.
     """
-    global _ids_given
     if world_size() <= 1:
         return None
     env = os.environ
@@ -71,21 +70,35 @@ def launch_id() -> str | None:
         if given == "none" and env.get("GROUP_WORLD_SIZE") == "1":
             # torchrun without an id, and mostly with the same port: its process tells launches
             # apart, where there is but one.
-            parts.append(_parent())
-        _ids_given += 1
-        parts.append(str(_ids_given))
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+            parts.append(_process(os.getppid()))
+        return _numbered(parts)
+    if _is_lightnings():
+        # The first process of a node has started the others.
+        first = os.getpid() if env["LOCAL_RANK"] == "0" else os.getppid()
+        return _numbered(["lightning", env["MASTER_ADDR"], env["MASTER_PORT"], _process(first)])
     return None
 
 
-def _parent() -> str:
-    """The process that started this one, and when that began: ids of processes come again."""
-    parent = os.getppid()
+def _numbered(parts: list[str]) -> str:
+    global _ids_given
+    _ids_given += 1
+    return hashlib.sha256("\0".join([*parts, str(_ids_given)]).encode()).hexdigest()[:8]
+
+
+def _is_lightnings() -> bool:
+    """Whether Lightning has started the processes of this launch, or is the first of them."""
+    told = ("LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+    loaded = any(name in sys.modules for name in ("lightning.fabric", "lightning_fabric"))
+    return loaded and all(name in os.environ for name in told)
+
+
+def _process(number: int) -> str:
+    """A process, and when it began: ids of processes come again."""
     try:
-        began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+        began = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         began = ""
-    return f"{parent} {began}"
+    return f"{number} {began}"
 
 
 def rank_in(process_group: Any) -> int:

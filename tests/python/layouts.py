@@ -24,7 +24,9 @@ import torch.nn.functional as F
 from torch import distributed, nn
 
 import tensorprobe
+from tensorprobe import _checks
 
+CHECK, COPIES = _checks.ReplicaCheck.check, _checks.ReplicaCheck._copies
 VOCAB, HIDDEN, TOKENS, STEPS, CLIP = 31, 16, 8, 6, 0.5
 
 
@@ -438,6 +440,20 @@ def tamper(model: Any, step: int) -> None:
             parameters["module.h.0.fc.weight"][3, 4] += 0.5
 
 
+def lack(model: Any, step: int) -> None:
+    """Have one process fail to say what it has, and then be without an adapter."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    def without(self: Any, _: Any, rows: Any) -> None:
+        CHECK(self, None, rows)
+
+    if distributed.get_rank() == 1:
+        _checks.ReplicaCheck._copies = fail if 1 < step < 4 else COPIES  # type: ignore
+        _checks.ReplicaCheck.check = without if step == 4 else CHECK  # type: ignore
+
+
 def layouts(world: int) -> dict[str, Layout]:
     bf16 = torch.bfloat16
     micro = {"monitor_mbs_grad": True}
@@ -482,6 +498,7 @@ def layouts(world: int) -> dict[str, Layout]:
         "tp_group": Layout(marked, groups={"tp_group": distributed.group.WORLD}),
         "ddp_checks": Layout(ddp(), config=checks),
         "fsdp2_checks": Layout(fsdp2(2), config=checks, clip=True),
+        "ddp_lacking": Layout(ddp(), config={**checks, "replica_check": 1}, tamper=lack),
         "ddp_tampered": Layout(ddp(), config={**checks, **some}, tamper=tamper, reference=False),
     }
 

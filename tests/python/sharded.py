@@ -11,6 +11,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+
 import tensorprobe
 
 RANKS = Path(__file__).parent / "ranks"
@@ -31,6 +33,7 @@ def run(script: str, ranks: int, layouts: list[str], out: Path) -> Results:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",  # the ranks meet in a file
+        "TORCHELASTIC_RUN_ID": "ranks",
         "DS_ACCELERATOR": "cpu",
         "LOCAL_SIZE": str(ranks),  # else DeepSpeed asks numactl
     }
@@ -97,6 +100,33 @@ def check(found: list[dict[str, Any]], tolerance: float = 1e-4, absent: str = ""
     seen = {place for one in found for place, records in one["seen"].items() if records}
     missing = {place for place in known_places - seen if place.split(" ")[0] != absent}
     assert not missing, sorted(missing)[:10]
+    parts = _parts(found)
+    for place, known in parts.items():
+        _assert_whole(place, known)
+    for step, norm in found[0]["norms"].items():
+        total = sum(
+            square
+            for (quantity, _, at), known in parts.items()
+            if quantity == "grad_reduced" and at == int(step)
+            for square, _ in known.values()
+        )
+        assert math.isclose(math.sqrt(total), norm, rel_tol=tolerance), (step, total**0.5, norm)
+
+
+def check_merged(folder: Path, found: list[dict[str, Any]]) -> None:
+    """What is put together from the journals has the norms that all parts have together."""
+    table = pyarrow.table(tensorprobe.open(folder).merged())
+    rows = {(row["quantity"], row["name"], row["step"]): row for row in table.to_pylist()}
+    for place, known in _parts(found).items():
+        if place[0] == "mg_direction":
+            continue  # one number for each part
+        expected = math.sqrt(sum(square for square, _ in known.values()))
+        assert rows[place]["missing"] == 0
+        assert math.isclose(rows[place]["norm"], expected, rel_tol=1e-9, abs_tol=1e-30), place
+
+
+def _parts(found: list[dict[str, Any]]) -> dict[Any, dict[Any, tuple[float, Any]]]:
+    """By quantity, global name and step: which parts there are, and the squares in them."""
     parts: dict[Any, dict[Any, tuple[float, Any]]] = defaultdict(dict)
     for rank, one in enumerate(found):
         for place, records in one["seen"].items():
@@ -109,16 +139,7 @@ def check(found: list[dict[str, Any]], tolerance: float = 1e-4, absent: str = ""
                 where = (tuple(map(tuple, ranges)), copy)
                 assert where not in known, f"{place} is there twice, the second time in {rank}"
                 known[where] = (square / copies, (kind, copies, numel))
-    for place, known in parts.items():
-        _assert_whole(place, known)
-    for step, norm in found[0]["norms"].items():
-        total = sum(
-            square
-            for (quantity, _, at), known in parts.items()
-            if quantity == "grad_reduced" and at == int(step)
-            for square, _ in known.values()
-        )
-        assert math.isclose(math.sqrt(total), norm, rel_tol=tolerance), (step, total**0.5, norm)
+    return parts
 
 
 def _assert_whole(place: Any, known: dict[Any, Any]) -> None:

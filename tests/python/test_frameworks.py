@@ -342,7 +342,7 @@ def test_checks_find_what_is_wrong(two: Launch) -> None:
     Rank 1 records one block alone: it sends fewer keys, and nobody waits for the others.
     """
     check(two, "ddp_tampered", CHECKS)
-    said = [line for text in two.said for line in text.splitlines() if "_check:" in line]
+    said = [line for text in two.said for line in text.splitlines() if "_check: step" in line]
     assert len(said) == 2
     assert "self_check: step 1: the recorded gradients have norm" in said[0]
     assert "step 4: 'h.0.fc.weight' has other values on rank 1 (others: 0)" in said[1]
@@ -378,6 +378,14 @@ def test_checks_find_what_is_wrong(two: Launch) -> None:
         assert done.stdout.count(found) == count, done.stdout
         total = f"ReplicaDrift: {3 * count} alerts in {3 * count} of 12 steps"
         assert total in done.stdout
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_what_one_process_lacks(two: Launch) -> None:
+    check(two, "ddp_lacking", 6 + 6 + 1)
+    assert ["nothing of rank 1 is compared" in text for text in two.said] == [False, True]
+    for journal in tensorprobe.open(two.folder / "ddp_lacking").journals:
+        assert journal.series("replica_check.different", "scalar") == ([*range(6)], [0] * 6)
 
 
 @pytest.mark.slow

@@ -64,6 +64,11 @@ def test_diff_across_layouts(two: sharded.Results, four: sharded.Results, folder
         assert "only" not in done.stdout
 
 
+@pytest.mark.parametrize("layout", FOUR)
+def test_what_is_put_together(four: sharded.Results, folder: Path, layout: str) -> None:
+    sharded.check_merged(folder / "four" / layout, four[layout])
+
+
 def test_what_the_ancestors_call_them(two: sharded.Results) -> None:
     for layout in TWO:
         own = "Float16OptimizerWithFloat16Params" if "16" in layout else "FP32Optimizer"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -151,7 +154,7 @@ def id_of(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> str |
     monkeypatch.setattr("tensorprobe._ranks._ids_given", 0)
     with monkeypatch.context() as patch:
         for name in [*os.environ]:
-            if name.startswith(("SLURM_", "TORCHELASTIC_", "PMIX_", "MASTER_", "WORLD_")):
+            if name.startswith(("SLURM_", "TORCHELASTIC_", "PMIX_", "MASTER_", "WORLD_", "LOCAL_")):
                 patch.delenv(name)
         for name, value in environment.items():
             patch.setenv(name, value)
@@ -174,6 +177,28 @@ def test_a_run_is_named_by_its_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     assert launch_id() != launch_id()  # two monitors of one process
+
+
+def test_lightnings_first_process_starts_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {
+        "WORLD_SIZE": "2",
+        "NODE_RANK": "0",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+    assert id_of(monkeypatch, environment) is None  # somebody else's
+    monkeypatch.setitem(sys.modules, "lightning.fabric", types.ModuleType("fabric"))
+    first = id_of(monkeypatch, environment)
+    code = "import sys, types; sys.modules['lightning.fabric'] = types.ModuleType('fabric');"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code} from tensorprobe._ranks import launch_id as i; print(i())"],
+        env={**os.environ, **environment, "LOCAL_RANK": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [first]
 
 
 def test_each_monitor_warns_of_its_own_targets(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ SOAK = "TP_SOAK" in os.environ
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow() -> None:
+@pytest.mark.parametrize("ddp", [False, True])
+def test_memory_does_not_grow(ddp: bool) -> None:
     """What a step leaves behind shows after thousands: 8 MiB is all that the rest may take."""
-    steps = 10000 if SOAK else 1000
+    steps = 10000 if SOAK else 400 if ddp else 1000
     done = subprocess.run(
-        [sys.executable, BENCH, "--json", "--steps", str(steps)],
+        [sys.executable, BENCH, "--json", "--steps", str(steps), *(["--ddp"] if ddp else [])],
         capture_output=True,
         text=True,
         check=False,

@@ -28,6 +28,14 @@ def test_what_is_recorded(two: sharded.Results, layout: str) -> None:
     sharded.check(two[layout], absent="grad_unreduced" if often else "")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_norm_is_that_of_the_framework(two: sharded.Results, layout: str) -> None:
+    for one in two[layout]:
+        for name in ("self_check.recorded", "self_check.framework"):
+            expected = pytest.approx(list(one["norms"].values()), rel=1e-4)
+            assert one["scalars"][name] == expected
+
+
 @pytest.mark.parametrize("layout", LAYOUTS[4:])
 def test_the_callbacks_pick_up_the_norm(two: sharded.Results, layout: str) -> None:
     for one in two[layout]:

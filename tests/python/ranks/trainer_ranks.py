@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -18,7 +19,7 @@ from torch.utils.data import Dataset
 
 import common
 import tensorprobe
-from common import STEPS, Check, Truth
+from common import STEPS, Check, Collectives, Truth
 
 CLIP, MICROS = 0.3, 2
 OPTIONS: dict[str, Any] = {
@@ -27,6 +28,7 @@ OPTIONS: dict[str, Any] = {
     "param_distribution": True,
     "ur_distribution": True,
     "mg_direction": True,
+    "self_check": True,
     "strict": True,
     "format": "api",
 }
@@ -63,6 +65,7 @@ class Witness:
         self.step = 0
         self.losses: list[float] = [0.0] * (STEPS + 1)
         self.rates: list[float] = []
+        self.spent = 0  # collectives of its own
         for p, n in self.names.items():
             p.register_hook(self._hook(n))
 
@@ -86,13 +89,26 @@ class Witness:
                 into[n, self.step] = p.detach().clone()
 
     def begin(self) -> None:
-        self.weights(self.truth.origin)
+        with self.counted():
+            self.weights(self.truth.origin)
 
     def end(self) -> None:
-        self.weights(self.truth.updated)
+        with self.counted():
+            self.weights(self.truth.updated)
         self.step += 1
 
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        before = Collectives.now()
+        yield
+        self.spent += Collectives.now() - before
+
     def finish(self) -> None:
+        with self.counted():
+            self.reduce()
+        self.truth.collectives = [-self.spent]
+
+    def reduce(self) -> None:
         names = list(self.names.values())
         for step in range(STEPS):
             squares = 0.0
@@ -309,14 +325,22 @@ def layout(train: Callable[..., Any], stage: int) -> Callable[[Path], dict[str, 
     def run(out: Path) -> dict[str, Any]:
         truth, second = Truth(), Truth()
         os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)  # left behind by the layout before
+        begin = Collectives.now()
         train(stage, out, truth, False)
+        between = Collectives.now()
         session = train(stage, out, second, True)
+        truth.collectives += [between - begin]
+        second.collectives = [Collectives.now() - between]
         check = Check("", truth, 1e-5)
         check.journal(session.directory)
         if truth.state != second.state:
             check.problems.append("training has other bits with a monitor")
+        expected = sum(truth.collectives) + STEPS  # of self_check, each step
+        if second.collectives != [expected]:
+            check.problems.append(f"collectives {second.collectives}, not {expected}")
         journal = tensorprobe.Journal(session.directory)
-        scalars = {n: journal.series(n, "scalar")[1] for n in ("loss", "lr", "grad_norm")}
+        names = ("loss", "lr", "grad_norm", "self_check.recorded", "self_check.framework")
+        scalars = {n: journal.series(n, "scalar")[1] for n in names}
         return {
             "problems": check.problems,
             "seen": check.seen,
