@@ -33,7 +33,6 @@ def run(script: str, ranks: int, layouts: list[str], out: Path) -> Results:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",  # the ranks meet in a file
-        "TORCHELASTIC_RUN_ID": "ranks",
         "DS_ACCELERATOR": "cpu",
         "LOCAL_SIZE": str(ranks),  # else DeepSpeed asks numactl
     }
