@@ -112,9 +112,10 @@ PyObject *core_enter(PyObject *make);
 /* Leaves it (NULL: does nothing). An error that is set stays. */
 void core_show(PyObject *guard);
 
-/* function(argument) in no_grad mode, which is left as it was: no node gets into a graph, and
- * without the program's dispatch modes. */
+/* function(argument), or function(*arguments), in no_grad mode, which is left as it was, and
+ * without the program's dispatch modes: no node gets into a graph. */
 PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument);
+PyObject *core_apply_without_grad(core_state *state, PyObject *function, PyObject *arguments);
 
 /* Clears the error that is set, if one is, where there is no way to report it. What isn't an
  * Exception (KeyboardInterrupt, SystemExit: a signal's handler raised it while Python code ran) is

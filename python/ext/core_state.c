@@ -59,25 +59,39 @@ PyObject *core_hide_from_dispatch(core_state *state)
     return modes > 0 ? core_enter(state->disable_dispatch_modes) : NULL;
 }
 
-PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument)
+PyObject *core_apply_without_grad(core_state *state, PyObject *function, PyObject *arguments)
 {
-    PyObject *hidden = core_hide_from_dispatch(state);
     PyObject *enabled = PyObject_CallNoArgs(state->is_grad_enabled);
-    PyObject *off = enabled == NULL
-                        ? NULL
-                        : PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
-    PyObject *result = off == NULL ? NULL : PyObject_CallFunctionObjArgs(function, argument, NULL);
+    if (enabled == NULL) {
+        return NULL;
+    }
+    PyObject *hidden = core_hide_from_dispatch(state);
+    PyObject *off = NULL;
+    if (enabled == Py_True) {
+        off = PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
+    }
+    const bool ready = off != NULL || enabled != Py_True;
+    PyObject *result = ready ? PyObject_Call(function, arguments, NULL) : NULL;
     if (off != NULL) {
         PyObject *type = NULL;
         PyObject *value = NULL;
         PyObject *traceback = NULL;
         PyErr_Fetch(&type, &value, &traceback);
-        Py_XDECREF(PyObject_CallFunctionObjArgs(state->set_grad_enabled, enabled, NULL));
+        Py_XDECREF(PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_True, NULL));
         PyErr_Restore(type, value, traceback);
     }
     Py_XDECREF(off);
-    Py_XDECREF(enabled);
+    Py_DECREF(enabled);
     core_show(hidden);
+    return result;
+}
+
+PyObject *core_call_without_grad(core_state *state, PyObject *function, PyObject *argument)
+{
+    PyObject *arguments = PyTuple_Pack(1, argument);
+    PyObject *result =
+        arguments == NULL ? NULL : core_apply_without_grad(state, function, arguments);
+    Py_XDECREF(arguments);
     return result;
 }
 

@@ -385,38 +385,12 @@ static void input_grad_dealloc(PyObject *self)
     Py_DECREF((PyObject *)type);
 }
 
-/* Calls function with arguments; no graph is made under create_graph. */
-static PyObject *call_without_graph(core_state *state, PyObject *function, PyObject *arguments)
-{
-    PyObject *enabled = PyObject_CallFunctionObjArgs(state->is_grad_enabled, NULL);
-    if (enabled == NULL) {
-        return NULL;
-    }
-    PyObject *hidden = core_hide_from_dispatch(state);
-    PyObject *done = NULL;
-    if (enabled == Py_True) {
-        done = PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
-        Py_XDECREF(done);
-    }
-    PyObject *result = PyObject_Call(function, arguments, NULL);
-    if (done != NULL) {
-        PyObject *type = NULL;
-        PyObject *value = NULL;
-        PyObject *traceback = NULL;
-        PyErr_Fetch(&type, &value, &traceback);
-        Py_XDECREF(PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_True, NULL));
-        PyErr_Restore(type, value, traceback);
-    }
-    core_show(hidden);
-    Py_DECREF(enabled);
-    return result;
-}
-
 /* A new tensor: what the parts came from stays as it is. */
 static PyObject *add_without_graph(core_state *state, PyObject *a, PyObject *b)
 {
     PyObject *arguments = PyTuple_Pack(2, a, b);
-    PyObject *sum = arguments == NULL ? NULL : call_without_graph(state, state->add, arguments);
+    PyObject *sum =
+        arguments == NULL ? NULL : core_apply_without_grad(state, state->add, arguments);
     Py_XDECREF(arguments);
     return sum;
 }
@@ -427,7 +401,7 @@ static PyObject *cut_out(core_state *state, PyObject *whole, PyObject *geometry)
     PyObject *arguments = PyTuple_Pack(4, whole, PyTuple_GetItem(geometry, 0),
                                        PyTuple_GetItem(geometry, 1), PyTuple_GetItem(geometry, 2));
     PyObject *part =
-        arguments == NULL ? NULL : call_without_graph(state, state->as_strided, arguments);
+        arguments == NULL ? NULL : core_apply_without_grad(state, state->as_strided, arguments);
     Py_XDECREF(arguments);
     return part;
 }

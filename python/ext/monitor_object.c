@@ -122,6 +122,7 @@ static tp_status close_monitor(monitor_object *self)
         collectives_end_step(self);
         monitor_hand_over_micro_steps(self);
         monitor_hand_over_time(self);
+        self->final_step = tp_monitor_step_number(monitor);
         self->monitor = NULL;
         self->config = self->configured = NULL;
         collection_free(self);
@@ -292,6 +293,13 @@ static PyObject *monitor_open_step(PyObject *object, void *Py_UNUSED(closure))
     const monitor_object *self = (monitor_object *)object;
     return is_open(self) ? PyLong_FromUnsignedLongLong(tp_monitor_step_number(self->monitor))
                          : NULL;
+}
+
+static PyObject *monitor_step_number(PyObject *object, void *Py_UNUSED(closure))
+{
+    const monitor_object *self = (monitor_object *)object;
+    return PyLong_FromUnsignedLongLong(self->monitor != NULL ? tp_monitor_step_number(self->monitor)
+                                                             : self->final_step);
 }
 
 static PyObject *monitor_activations(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -550,6 +558,8 @@ static PyGetSetDef monitor_properties[] = {
     {"run", monitor_run, NULL, "The run's id, the rank and the attempt.", NULL},
     {"config", monitor_config, NULL, "The validated configuration.", NULL},
     {"collecting", monitor_get_collecting, NULL, "Whether the open step is collected.", NULL},
+    {"step_number", monitor_step_number, NULL, "The open step's; once closed, the last one's.",
+     NULL},
     {"open_step", monitor_open_step, NULL, "The number of the open step.", NULL},
     {"ops", monitor_get_ops, monitor_set_ops, "The ops that metrics show.", NULL},
     {"forwards", monitor_forwards, NULL,

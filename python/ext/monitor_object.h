@@ -95,6 +95,7 @@ typedef struct monitor_object {
     uint32_t *micro_steps; /* for each chunk: training forwards of its root module in this step */
 
     tp_monitor_counters final_counters; /* once it is closed */
+    uint64_t final_step;                /* likewise: the one that was open */
     uint32_t users;                     /* calls that work with the GIL released */
     bool warned_export;
     bool warned;              /* of an exception in a hook */

@@ -464,8 +464,8 @@ class Session:
 
     @property
     def step_number(self) -> int:
-        """How many optimizer steps have ended."""
-        return self.counters()["steps"]
+        """The number of the open step, as its rows have it; once closed, of the last one."""
+        return self._monitor.step_number
 
     def counters(self) -> dict[str, int]:
         """What the monitor knows about itself; after ``close()`` as it was when that began."""

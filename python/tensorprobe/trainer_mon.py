@@ -303,7 +303,7 @@ class TrainerMon:
 
     @property
     def step_number(self) -> int:
-        """How many optimizer steps have ended."""
+        """The number of the open step, as its rows have it; once closed, of the last one."""
         return self._attached().step_number
 
     def counters(self) -> dict[str, int]:

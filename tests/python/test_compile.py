@@ -13,6 +13,7 @@ import gc
 import io
 import math
 import pickle
+import threading
 import warnings
 import weakref
 from collections import deque
@@ -656,3 +657,46 @@ def test_torch_func_compiles_as_before(tmp_path: Path) -> None:
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient)
     assert session.counters()["errors"] == 0
+
+
+def test_forwards_side_by_side_in_threads(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path, format="api")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    compiled(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    both = threading.Barrier(2)
+    failed: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            for i in range(first, first + 20):
+                both.wait(60)
+                compiled(torch.full((2, 8), float(i + 1))).sum().backward()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(20 * k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    optimizer.step()
+    session.close()
+    assert not failed
+    steps = list(tensorprobe.Journal(session.directory))
+    found: dict[tuple[str, str], dict[int, Any]] = {}
+    for record in steps[1].records:
+        assert record["call"] == 0
+        place = found.setdefault((record["row"], record["quantity"]), {})
+        assert record["micro_step"] not in place
+        place[record["micro_step"]] = record
+    inputs = {micro: r["max"] for micro, r in found["0.input", "actv"].items()}
+    assert sorted(inputs.values()) == [float(i + 1) for i in range(40)]
+    outputs = found["2.output", "actv"]
+    assert outputs.keys() == inputs.keys() == found["2.output", "actv_grad"].keys()
+    for micro, value in inputs.items():
+        expected = model(torch.full((2, 8), value)).detach().double()
+        assert outputs[micro]["norm"] == pytest.approx(float(expected.norm()), rel=1e-5)

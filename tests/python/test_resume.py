@@ -83,6 +83,22 @@ def saved(tmp_path: Path) -> tuple[str, dict[str, Any]]:
     return monitor.directory, state
 
 
+def test_the_number_of_the_open_step(tmp_path: Path) -> None:
+    run = Training(1)
+    watch: dict[str, Any] = {"output_dir": tmp_path, "config": FIELDS, "run_id": "n"}
+    with tensorprobe.watch(run.model, run.optimizer, start_iteration=5, **watch) as session:
+        assert session.step_number == 5
+        run.run(range(5, 8))
+        assert session.step_number == 8
+    assert session.step_number == 8  # once closed, too
+    with tensorprobe.watch(run.model, run.optimizer, resume=session.directory, **watch) as later:
+        assert later.step_number == 8
+        run.run(range(8, 9))
+        assert later.step_number == 9
+    frame = pd.concat(map(pd.read_csv, sorted(Path(later.directory).glob("grad_reduced_*.csv"))))
+    assert list(frame["step"]) == [5, 6, 7, 8]
+
+
 def test_the_state_of_a_checkpoint(saved: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     directory, state = saved
     training = Training(1)

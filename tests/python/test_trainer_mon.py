@@ -783,7 +783,7 @@ def test_steps_that_are_collected(fields: dict[str, int], begin: int, expected: 
     for _ in range(8):
         train(model, optimizer)
         assert monitor.generate_xy_metrics() == ({}, {})
-    assert monitor.step_number == 8
+    assert monitor.step_number == begin + 8
     steps = steps_of(monitor)
     assert [s.step for s in steps] == expected
     assert len({len(s.records) for s in steps[1:]}) <= 1
