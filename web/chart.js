@@ -93,6 +93,7 @@ export function showLines(host, { from, per, w, lines, log, marks = [], gaps = [
     }
     for (const [first, last] of gaps) hatch(context, xOf(first - 0.5), area.y, Math.max(2, xOf(last + 0.5) - xOf(first - 0.5)), area.h, colour("line-strong"));
     const wide = area.w / w;
+    const odd = new Set(); // lines of several ranks have it at the same places: drawn once
     lines.forEach((line) => {
       context.fillStyle = line.style;
       context.globalAlpha = 0.2;
@@ -103,6 +104,8 @@ export function showLines(host, { from, per, w, lines, log, marks = [], gaps = [
       }
       context.globalAlpha = 1;
       for (const [at] of line.odd ?? []) {
+        if (odd.has(at)) continue;
+        odd.add(at);
         context.fillStyle = colour("odd");
         const x = area.x + (at + 0.5) * wide;
         context.globalAlpha = 0.35;

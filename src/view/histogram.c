@@ -143,17 +143,22 @@ static tp_status read_all(picture *of, bool is_first)
         for (uint64_t k = 0; item.batch.records != NULL && k < item.batch.count; k++) {
             const tp_record *record = &item.batch.records[k];
             tp_histogram one;
-            if (!is_meant(reader, record, of) || !histogram_of(&item.batch, record, of, &one)) {
+            if (!is_meant(reader, record, of)) {
                 continue;
             }
+            /* A tensor of NaN alone has none, and is told of all the same. */
+            const bool has_one = histogram_of(&item.batch, record, of, &one);
             const uint64_t column = (places[i].step - of->from) / of->per;
+            if (is_first && !has_one) {
+                continue;
+            }
             if (is_first) {
                 widen(of, &one);
                 of->dtype = record->dtype;
                 continue;
             }
             const tp_stats *stats = &record->u.stats;
-            if (!add_bins(&one, of, of->counts + column * of->bins)) {
+            if (has_one && !add_bins(&one, of, of->counts + column * of->bins)) {
                 of->others++;
                 continue;
             }

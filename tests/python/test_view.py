@@ -358,6 +358,8 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         tensors[:, : step * 3] = 0
         if step == 17:
             tensors[1, -1] = np.inf
+        if step == 21:
+            tensors[0] = np.nan  # it has no exponents at all
         for micro, tensor in enumerate(tensors):
             monitor.observe(key, torch.from_numpy(tensor), micro)
         monitor.step()
