@@ -17,6 +17,7 @@ import tensorprobe
 
 pytestmark = pytest.mark.usefixtures("seed")
 
+QUIET: Any = {"rules": []}  # else the console says which of them are warming up
 STRANGER = "isn't watched steps with parameters of this model"
 
 
@@ -50,7 +51,7 @@ class Around(torch.optim.Optimizer):
 def test_another_optimizer_is_named_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = small()
     optimizer: torch.optim.Optimizer = sgd(model)
-    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path)
+    session = tensorprobe.watch(model, optimizer, output_dir=tmp_path, alert=QUIET)
     train(model, optimizer.step, times=3)
     assert capfd.readouterr().err == ""
     optimizer = torch.optim.AdamW(model.parameters())
@@ -66,7 +67,7 @@ def test_another_optimizer_is_named_once(tmp_path: Path, capfd: pytest.CaptureFi
 def test_use_optimizer_listens_anew(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = small()
     first, second = sgd(model), sgd(model)
-    session = tensorprobe.watch(model, first, output_dir=tmp_path)
+    session = tensorprobe.watch(model, first, output_dir=tmp_path, alert=QUIET)
     session.use_optimizer(second)
     train(model, second.step, times=3)
     session.close()
@@ -101,7 +102,7 @@ def test_what_is_no_stranger(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
         (outer, [outer.step]),  # and the other way round
         ([inner, optimizer], [inner.step, optimizer.step]),
     ]:
-        session = tensorprobe.watch(model, given, output_dir=tmp_path)
+        session = tensorprobe.watch(model, given, output_dir=tmp_path, alert=QUIET)
         train(model, *steps, times=3)
         session.close()
         assert session.step_number == 3
