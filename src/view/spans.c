@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "journal/thin.h"
 #include "view/brief_parts.h"
 
 #define SEED_BLOCKS 16 /* that fill a baseline */
@@ -224,7 +225,11 @@ bool tp_brief_advance(tp_view_run *run, tp_view_rank *rank)
                    (const tp_digest_value *)(const void *)brief->values.data +
                        (size_t)i * one->rows);
     }
-    rank->damaged = rank->damaged || !good;
+    if (!good && !tp_segment_is_thin(brief->folder, one->number)) {
+        pthread_rwlock_wrlock(&run->lock);
+        rank->damaged = true; /* unless the run itself has removed its steps meanwhile */
+        pthread_rwlock_unlock(&run->lock);
+    }
     brief->next++;
     if (brief->next == tp_brief_segment_count(brief)) {
         brief->done |= 1U << brief->stat;

@@ -104,6 +104,7 @@ def rows_of(parts: list[bytes]) -> list[tuple[int, ...]]:
     return [struct.unpack("<2Q4I", raw) for raw in planes(parts[1], header, size, count)]
 
 
+@pytest.mark.slow
 def test_its_frames_are_in_the_index(items: list[Item]) -> None:
     (index,) = [item for item in items if item.type == INDEX]
     entries = [struct.unpack("<2Q2I", raw) for raw in index.records]
@@ -113,6 +114,7 @@ def test_its_frames_are_in_the_index(items: list[Item]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_the_batches(
     items: list[Item], parts: list[bytes], records: list[list[dict[str, Any]]]
 ) -> None:
@@ -155,6 +157,7 @@ def test_steps_are_those_of_the_batches(
         assert named[row][0] == records[0][-1]["order"]
 
 
+@pytest.mark.slow
 def test_values_are_the_extremes_of_the_records(
     parts: list[bytes], records: list[list[dict[str, Any]]]
 ) -> None:
