@@ -225,7 +225,8 @@ bool tp_brief_advance(tp_view_run *run, tp_view_rank *rank)
                    (const tp_digest_value *)(const void *)brief->values.data +
                        (size_t)i * one->rows);
     }
-    if (!good && !tp_segment_is_thin(brief->folder, one->number)) {
+    tp_removed removed;
+    if (!good && !tp_segment_is_thin(brief->folder, one->number, &removed)) {
         pthread_rwlock_wrlock(&run->lock);
         rank->damaged = true; /* unless the run itself has removed its steps meanwhile */
         pthread_rwlock_unlock(&run->lock);
