@@ -4,6 +4,15 @@
 
 static volatile uint64_t touched; /* keeps reads from being left out */
 
+static uint64_t sum_of(const tp_histogram *histogram)
+{
+    uint64_t sum = 0;
+    for (uint32_t b = 0; b < histogram->bin_count; b++) {
+        sum += histogram->bins[b];
+    }
+    return sum;
+}
+
 /* Reads every byte that an item points to, so that a sanitizer sees a wrong one. */
 static void touch(const tp_reader *reader, const tp_item *item)
 {
@@ -15,9 +24,10 @@ static void touch(const tp_reader *reader, const tp_item *item)
         }
         tp_histogram histogram = {0};
         if (tp_batch_histogram(&item->batch, record, &histogram) == TP_OK) {
-            for (uint32_t b = 0; b < histogram.bin_count; b++) {
-                sum += histogram.bins[b];
-            }
+            sum += sum_of(&histogram);
+        }
+        if (tp_batch_exponents(&item->batch, record, &histogram) == TP_OK) {
+            sum += sum_of(&histogram);
         }
         const tp_key *key = tp_reader_key(reader, record->key);
         sum += key != NULL ? strlen(key->name) + strlen(key->global_name) : 0;
