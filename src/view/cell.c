@@ -8,7 +8,7 @@
 #include "view/brief.h"
 #include "view/lines.h"
 
-#define WARM_UP 96 /* columns before, of which the normal range is made */
+#define WARM_UP 160 /* columns before, of which the normal range is made */
 
 typedef struct search {
     const tp_view_run *run;
@@ -120,17 +120,25 @@ bool tp_spot_normal(const tp_spot *at, uint32_t stat, double *low, double *high)
         const float value = view.count > 0 ? view.values[i - place.first] : (float)NAN;
         if (isfinite(value)) {
             const float scaled = tp_view_scale(value, stat);
-            const float distance = tp_baseline_distance(&baseline, scaled, 1e-30F, 0.05F);
-            tp_baseline_take(&baseline, scaled, distance);
+            float middle;
+            float deviation;
+            const bool is_known = tp_view_range(&baseline, stat, &middle, &deviation);
+            tp_baseline_take(&baseline, scaled,
+                             is_known ? (scaled - middle) / deviation : (float)NAN);
         }
     }
     tp_grid_view_free(&view);
-    const double median = (double)tp_baseline_median(&baseline);
-    const double mad = (double)tp_baseline_mad(&baseline);
+    float median;
+    float mad;
+    if (!tp_view_range(&baseline, stat, &median, &mad)) {
+        return false;
+    }
     const bool is_log = stat == TP_GRID_NORM || stat == TP_GRID_MAX_ABS || stat == TP_GRID_STD;
-    *low = is_log ? exp2(median - 3 * mad) : median - 3 * mad;
-    *high = is_log ? exp2(median + 3 * mad) : median + 3 * mad;
-    return baseline.count >= TP_BASELINE_NEEDS;
+    const double from = (double)median - 3 * (double)mad;
+    const double to = (double)median + 3 * (double)mad;
+    *low = is_log ? exp2(from) : from;
+    *high = is_log ? exp2(to) : to;
+    return true;
 }
 
 static void put_normal(tp_buf *out, const tp_spot *at, uint32_t stat)

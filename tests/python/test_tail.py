@@ -172,6 +172,13 @@ def test_small_plots(ended: Ended) -> None:
         ends = plot[BROKEN // 2 :]
         assert ("×" in ends) != (name == "layers.1.attn.qkv")
         assert "×" not in ends or set(ends) == {"×"}
+        # The range that is called normal ends at three of the distances that are told.
+        fields = re.search(r" ([\d.e-]+) +([\d.e-]+)–([\d.e-]+) +(-?[\d.]+) MAD ", row)
+        assert (fields is None) == ("×" in ends)
+        if fields is not None:
+            value, low, high, far = map(float, fields.groups())
+            assert high / low > 0.999 * 2 ** (6 * 0.05), "a MAD is at least 0.05"
+            assert (low <= value <= high) == (abs(far) < 3)
     one = show("--plot", folder, "layers.1.*", LC_ALL="C").splitlines()
     assert [row.split()[0] for row in one[1:]] == [f"{name}.output" for name in NAMES[2:4]]
     assert "no name or row matches" in show("--plot", folder, "nowhere", status=1)
