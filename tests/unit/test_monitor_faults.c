@@ -155,7 +155,7 @@ static void every_call_on_files_may_fail(void **state)
             check_all();
             remove_base();
         }
-        assert_in_range(n, 20, 200);
+        assert_in_range(n, 10, 200); /* cursors are written by the clock: more on a slow machine */
     }
 }
 
