@@ -246,6 +246,7 @@ PyObject *compiled_sides(PyObject *self, void *Py_UNUSED(closure))
         PyObject *one = !wanted                 ? Py_NewRef(Py_None)
                         : !hook->filter.by_spec ? PyTuple_New(0)
                         : !spec->given          ? Py_NewRef(Py_None)
+                        : spec->keyword != NULL ? PyUnicode_FromString(spec->keyword)
                         : !spec->tuple          ? Py_BuildValue("(II)", 0U, 0U)
                                                 : Py_BuildValue("(II)", spec->length, spec->index);
         if (one == NULL || PyTuple_SetItem(sides, side, one) != 0) {

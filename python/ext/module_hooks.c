@@ -209,7 +209,13 @@ static bool is_own_module(const module_hook *hook, PyObject *module)
 static bool record_number(module_hook *hook, const frame *running, PyObject *number, uint32_t role)
 {
     reading values;
-    site *place = module_hook_site(hook, TP_ACTIVATION, role, -1);
+    const char *name = role == TP_ROLE_INPUT ? hook->filter.specs[SIDE_INPUT].keyword : NULL;
+    PyObject *keyword = name == NULL ? NULL : PyUnicode_FromString(name);
+    int32_t slot = -1;
+    const bool known =
+        name == NULL || (keyword != NULL && module_hook_keyword_slot(hook, keyword, -1, &slot));
+    Py_XDECREF(keyword);
+    site *place = known ? module_hook_site(hook, TP_ACTIVATION, role, slot) : NULL;
     return place != NULL && reading_of_number(hook->monitor, number, &values) &&
            reading_record(hook->monitor, &values, place, running->micro_step, running->call);
 }

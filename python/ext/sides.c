@@ -83,7 +83,9 @@ static bool warn_misfit(module_hook *hook, enum side side, PyObject *const *valu
     const tp_side_spec *spec = &hook->filter.specs[side];
     const bool input = side == SIDE_INPUT || side == SIDE_INPUT_GRAD;
     char text[64] = "tensor";
-    if (spec->tuple) {
+    if (spec->keyword != NULL) {
+        snprintf(text, sizeof(text), "keyword:%s", spec->keyword);
+    } else if (spec->tuple) {
         snprintf(text, sizeof(text), "tuple[%u]:%u", spec->length, spec->index);
     }
     hook->filter.warned[side] = true;
@@ -100,6 +102,21 @@ static bool warn_misfit(module_hook *hook, enum side side, PyObject *const *valu
     return !PyErr_Occurred();
 }
 
+/* The keyword argument of that name, borrowed, which the list's tensors are then known by. */
+static PyObject *pick_keyword(const char *name, PyObject *kwargs, tensor_list *list)
+{
+    PyObject *key = NULL;
+    PyObject *value = NULL;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(kwargs, &position, &key, &value)) {
+        if (PyUnicode_CompareWithASCIIString(key, name) == 0) {
+            list->keyword = key;
+            return value;
+        }
+    }
+    return NULL;
+}
+
 /* What the side's spec selects, borrowed (it may be the list's). NULL: it does not fit. */
 static PyObject *pick(const module_hook *hook, enum side side, PyObject *const *values,
                       tensor_list *list)
@@ -107,7 +124,8 @@ static PyObject *pick(const module_hook *hook, enum side side, PyObject *const *
     core_state *state = hook->monitor->state;
     const tp_side_spec *spec = &hook->filter.specs[side];
     if (side == SIDE_INPUT || side == SIDE_INPUT_GRAD) {
-        return pick_input(state, spec, values[0], values[1]);
+        return spec->keyword != NULL ? pick_keyword(spec->keyword, values[1], list)
+                                     : pick_input(state, spec, values[0], values[1]);
     }
     PyObject *output = values[0];
     if (size_of(output) < 0 && !is_tensor(state, output)) {
@@ -142,6 +160,7 @@ bool side_collect(module_hook *hook, enum side side, PyObject *const *values, te
         PyObject *picked = pick(hook, side, values, list);
         if (picked != NULL) {
             ok = tensor_list_add(state, list, picked, true);
+            list->keyword = NULL;
         } else if (!hook->filter.warned[side]) {
             return warn_misfit(hook, side, values);
         }

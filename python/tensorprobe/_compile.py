@@ -28,7 +28,7 @@ from tensorprobe._messages import warn
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
-Spec = tuple[int, ...] | None
+Spec = tuple[int, ...] | str | None
 """None: nothing; (): every tensor; (0, 0): the only one; (n, i): element i of n."""
 
 _INPUT, _OUTPUT, _INPUT_GRAD, _OUTPUT_GRAD = range(4)
@@ -222,6 +222,16 @@ def _note_misfit(name: str, side: int, length: int, index: int, there: int) -> i
     return 0
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _note_no_keyword(name: str, side: int, keyword: str) -> int:
+    """Say once that a module isn't called with the argument that a target names."""
+    _warn_once(
+        f'targets: "{_SIDES[side]}": "keyword:{keyword}" does not fit module {name!r}, which is '
+        "not called with it by keyword: nothing of this side is recorded"
+    )
+    return 0
+
+
 def _observe(
     tensors: list[torch.Tensor], number: torch.Tensor, side: int, names: Sequence[str] = ()
 ) -> torch.Tensor:
@@ -329,7 +339,7 @@ class TraceableHook:
         """Those of one side, which may be taken to have these lengths; 0: as a tensor."""
         spec = self._sides[side]
         found: list[torch.Tensor] = []
-        if spec is None:
+        if spec is None or isinstance(spec, str):
             return found
         if not spec:
             _add_tensors(elements, self._integers, found)
@@ -352,6 +362,14 @@ class TraceableHook:
                 found += more
                 names += [keyword] * len(more)
             return found, names
+        spec = self._sides[side]
+        if isinstance(spec, str):
+            picked: list[torch.Tensor] = []
+            if spec in kwargs:
+                _add_tensors(kwargs[spec], True, picked)
+            else:
+                _note_no_keyword(self._name, side, spec)
+            return picked, [spec] * len(picked)
         elements = [*args, *kwargs.values()]
         if len(elements) == 1 and isinstance(elements[0], torch.Tensor):
             return self._tensors(side, elements, (0, 1)), []

@@ -81,10 +81,16 @@ def warn_misfit(
     else:
         real = of_output(values)
     number = len(real) - 1
+    keywords = {} if kwargs is None else dict(enumerate(kwargs, len(values)))
+
+    def spec_of(place: str) -> str:
+        if place == "tensor":
+            return place
+        keyword = keywords.get(int(place))
+        return f"tuple[{number}]:{place}" if keyword is None else f"keyword:{keyword}"
+
     fitting = [
-        f'"tensor" for {text}' if place == "tensor" else f'"tuple[{number}]:{place}" for {text}'
-        for place, text in real.items()
-        if text.startswith("size=")
+        f'"{spec_of(place)}" for {text}' for place, text in real.items() if text.startswith("size=")
     ]
     advice = " or ".join(fitting[:8]) if fitting else "nothing, for it has no tensor there"
     warn(

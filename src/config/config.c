@@ -87,6 +87,8 @@ void tp_config_free(tp_config *config)
     if (config->targets != tp_config_everything) {
         for (uint32_t i = 0; i < config->target_count; i++) {
             tp_free(config->targets[i].name);
+            tp_free(config->targets[i].input.keyword);
+            tp_free(config->targets[i].input_grad.keyword);
             tp_pattern_free(config->targets[i].pattern);
         }
         tp_free(config->targets);

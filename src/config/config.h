@@ -36,12 +36,13 @@ typedef struct tp_rule_config {
     tp_selection selection; /* what it looks at; none: everything */
 } tp_rule_config;
 
-/* One side of a target, "tensor" or "tuple[n]" or "tuple[n]:i". */
+/* One side of a target, "tensor" or "tuple[n]" or "tuple[n]:i"; of inputs also "keyword:NAME". */
 typedef struct tp_side_spec {
     bool given;
     bool tuple;
     uint32_t length; /* n */
     uint32_t index;  /* i, 0 when it was left out */
+    char *keyword;   /* NULL: it is one of the others */
 } tp_side_spec;
 
 typedef struct tp_target {

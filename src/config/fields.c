@@ -14,13 +14,17 @@
 #define SIDE_TYPE "`\"tensor\"`, `\"tuple[n]\"` or `\"tuple[n]:i\"`"
 #define SIDE_SCHEMA                                                                                \
     "\"type\": \"string\", \"pattern\": \"^(tensor|(tuple|list)\\\\[[0-9]+\\\\](:[0-9]+)?)$\""
+#define INPUT_TYPE SIDE_TYPE " or `\"keyword:NAME\"`"
+#define INPUT_SCHEMA                                                                               \
+    "\"type\": \"string\", "                                                                       \
+    "\"pattern\": \"^(tensor|(tuple|list)\\\\[[0-9]+\\\\](:[0-9]+)?|keyword:.+)$\""
 static const tp_config_field side_fields[] = {
     {.name = "input",
      .read = tp_config_read_side,
      SIDE(input),
-     .type = SIDE_TYPE,
-     .schema = SIDE_SCHEMA,
-     .does = "which tensor of the module's positional arguments"},
+     .type = INPUT_TYPE,
+     .schema = INPUT_SCHEMA,
+     .does = "which tensor of the module's arguments"},
     {.name = "output",
      .read = tp_config_read_side,
      SIDE(output),
@@ -30,8 +34,8 @@ static const tp_config_field side_fields[] = {
     {.name = "input_grad",
      .read = tp_config_read_side,
      SIDE(input_grad),
-     .type = SIDE_TYPE,
-     .schema = SIDE_SCHEMA,
+     .type = INPUT_TYPE,
+     .schema = INPUT_SCHEMA,
      .does = "which gradient of an input"},
     {.name = "output_grad",
      .read = tp_config_read_side,

@@ -44,17 +44,26 @@ static bool parse_side(const char *word, tp_side_spec *side)
 tp_status tp_config_read_side(const tp_config_text *text, const tp_config_field *spec,
                               json_t *value, const tp_place *place, void *target)
 {
-    (void)spec;
+    static const char keyword[] = "keyword:";
+    const char *word = json_is_string(value) ? json_string_value(value) : "";
+    if (strncmp(spec->name, "input", 5) == 0 && strncmp(word, keyword, sizeof keyword - 1) == 0 &&
+        word[sizeof keyword - 1] != '\0') {
+        tp_side_spec *side = target;
+        *side = (tp_side_spec){.given = true, .keyword = tp_strdup(word + sizeof keyword - 1)};
+        return side->keyword != NULL ? TP_OK
+                                     : tp_fail(text->error, TP_ERR_NOMEM, "no memory for targets");
+    }
     if (json_object_get(value, "config") != NULL) {
         return tp_config_fail(text, place,
                               "is what print_struct prints; write what stands behind its "
                               "\"config\", as in \"tuple[2]:0\"");
     }
-    if (!json_is_string(value) || !parse_side(json_string_value(value), target)) {
+    if (!parse_side(word, target)) {
         return tp_config_fail(
             text, place,
             "must be \"tensor\", \"tuple[n]\" or \"tuple[n]:i\" with i < n, as in "
-            "\"tuple[2]:0\"");
+            "\"tuple[2]:0\"%s",
+            strncmp(spec->name, "input", 5) == 0 ? ", or \"keyword:NAME\"" : "");
     }
     return TP_OK;
 }

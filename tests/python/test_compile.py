@@ -700,3 +700,41 @@ def test_forwards_side_by_side_in_threads(tmp_path: Path) -> None:
     for micro, value in inputs.items():
         expected = model(torch.full((2, 8), value)).detach().double()
         assert outputs[micro]["norm"] == pytest.approx(float(expected.norm()), rel=1e-5)
+
+
+class Masked(nn.Module):
+    def forward(self, x: Tensor, *, mask: Tensor) -> Tensor:
+        return x * mask
+
+
+class Masking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.inner = Masked()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        return torch.as_tensor(self.inner(y, mask=y * 2).sum())
+
+
+def test_a_target_names_a_keyword(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = Masking()
+    x = torch.randn(3, 4)
+    y = model.fc(x).detach()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    side = {"input": "keyword:mask", "input_grad": "keyword:mask"}
+    targets = {"inner": side, "fc": {"input": "keyword:mask"}}
+    session = tensorprobe.watch(
+        model, optimizer, output_dir=tmp_path, format="api", targets=targets
+    )
+    with pytest.warns(RuntimeWarning, match="\"keyword:mask\" does not fit module 'fc'"):
+        torch.compile(model, backend="aot_eager", fullgraph=True)(x).backward()
+    optimizer.step()
+    session.close()
+    (step,) = tensorprobe.Journal(session.directory)
+    found = {r["quantity"]: r for r in step.records if r["quantity"].startswith("actv")}
+    assert [r["row"] for r in found.values()] == ["inner.input_mask"] * 2
+    assert found["actv"]["norm"] == pytest.approx(float((y * 2).norm()), rel=1e-6)
+    assert found["actv_grad"]["norm"] == pytest.approx(float(y.norm()), rel=1e-6)

@@ -181,6 +181,39 @@ def test_forwards_alone_give_the_same_records(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+def test_a_target_names_a_keyword(tmp_path: Path) -> None:
+    def outer(m: Any, x: Tensor) -> Tensor:
+        y = m.fc(x)
+        total: Tensor = m.inner(y, mask=y * 2, scale=0.5).sum() + m.other(y, bias=y).sum()
+        return total
+
+    inner = Call(lambda _, x, *, mask, scale: x * mask * scale)
+    model = Call(outer, fc=linear(), inner=inner, other=Call(lambda _, x, *, bias: x + bias))
+    x = draw(3, 4)
+    y = model.get_submodule("fc")(x).detach()
+    given = {"input": "keyword:mask", "input_grad": "keyword:mask"}
+    targets = {"inner": given, "other": {"input": "keyword:mask"}, "fc": {"input": "tensor"}}
+    session = start(model, tmp_path, targets=targets, ops=["norm", "id"])
+    with pytest.warns(
+        RuntimeWarning, match='"keyword:mask" does not fit.*"keyword:bias" for size='
+    ):
+        model(x).backward()
+    session.step()
+    records = [r for r in rows(session) if r["quantity"].startswith("actv")]
+    assert {r["row"] for r in records} == {"fc.input", "inner.input_mask"}
+    assert equal(norm_of(records, "inner.input_mask"), y * 2)
+    assert equal(norm_of(records, "inner.input_mask", "actv_grad"), y * 0.5)
+
+
+def test_a_target_names_a_number_by_keyword(tmp_path: Path) -> None:
+    model = Call(lambda m, x: m.fc(x).sum() * m.by(x, n=2.5), fc=linear(), by=Call(lambda *_, n: n))
+    session = start(model, tmp_path, targets={"by": {"input": "keyword:n"}}, ops=["id"])
+    model(draw(3, 4)).backward()
+    session.step()
+    (record,) = named(rows(session), "by.input_n")
+    assert record["max"] == 2.5
+
+
 LONG = "a_keyword_that_is_longer_than_a_span"
 
 
