@@ -2,6 +2,7 @@
 #include "tools/tool.h"
 
 #include <getopt.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,9 @@ static int serve(const char *name, const char *const *directories, uint32_t coun
     sigaddset(&ends, SIGHUP);
     sigprocmask(SIG_BLOCK, &ends, NULL); /* the threads leave them to this one */
     signal(SIGPIPE, SIG_IGN);
+#ifdef M_ARENA_MAX /* glibc's: what one thread gives back is for all, and a large run takes less */
+    mallopt(M_ARENA_MAX, 1);
+#endif
     tp_status status = tp_library_open(&library, directories, count, &error);
     if (status == TP_OK) {
         status = tp_server_open(&server, library, options, &error);

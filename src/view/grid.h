@@ -126,6 +126,6 @@ void tp_grid_put_fine(tp_grid *grid, uint64_t block, uint32_t stat, uint32_t fir
                       const float *values, const int8_t *codes);
 bool tp_grid_has_fine(const tp_grid *grid, uint64_t block, uint32_t stat, uint32_t first,
                       uint32_t count);
-#define TP_GRID_FINE_BYTES ((size_t)64 << 20) /* that are kept */
+#define TP_GRID_FINE_BYTES ((size_t)32 << 20) /* that are kept */
 
 #endif
