@@ -6,7 +6,7 @@
 #include "journal/records.h"
 
 #define LARGE_STEPS 256
-#define LARGE_BYTES ((size_t)2 << 20)
+#define LARGE_BYTES ((size_t)1 << 20)
 
 #define FANOUT 16u
 #define KEYS_MAX (1u << 24) /* an id above is of damage */
