@@ -162,6 +162,7 @@ session = tensorprobe.watch(model, optimizer, output_dir=folder)
 model(torch.full((1, 3), 1.0 + rank, dtype=torch.float64)).sum().backward()
 optimizer.step()
 session.close()
+distributed.barrier()  # gloo's threads may abort the process whose peer has gone already
 distributed.destroy_process_group()
 """
 
