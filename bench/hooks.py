@@ -16,6 +16,8 @@ statistics, and what torch's own code loses for having its caches shared.
 * Back to back: the two hooks are called again and again, with nothing between.
 * Of tensors that lie there: the module returns one of 2000 tensors that nobody has touched for
   2000 calls, so that the hook waits for its memory. No training does that.
+* Where gradients are asked for, too: without "forward_only" the hook has to look for the gradient
+  of what it reads, or, as here, to find that there is none.
 * The statistics alone: the same tensor read by one call from C after another.
 
 Goals: a small output less than 150 ns beyond empty hooks in C, and at most 0.3 us beyond empty ones
@@ -171,7 +173,7 @@ def main() -> None:
             return start
 
         monitor = watch(forward_only=True)
-        making = measure(Making, forward_only, none, none, python_hooks, c_hooks, monitor)
+        making = measure(Making, forward_only, none, none, python_hooks, c_hooks, monitor, watch())
         alone = measure(Making, hooks_alone, c_hooks, monitor)
         ready = measure(Ready, forward_only, c_hooks, monitor)
         linear: Callable[[], nn.Module] = lambda: nn.Linear(4, 4)  # noqa: E731
@@ -185,7 +187,7 @@ def main() -> None:
             )[1]
             for side, (spec, backward) in sides.items()
         }
-    _, noise, empty, empty_c, small = making
+    _, noise, empty, empty_c, small, with_gradients = making
     print(f"ways into torch: {_core.shortcuts()}")
     print(f"no hooks, beside no hooks                    {noise:7.3f} us")
     print(f"empty Python hooks                           {empty:7.3f} us")
@@ -195,6 +197,7 @@ def main() -> None:
     line("a small output, beyond empty Python hooks", small - empty, 0.3)
     print(f"the same, back to back, beyond C hooks       {alone[1]:7.3f} us")
     print(f"of tensors that lie there, beyond C hooks    {ready[1]:7.3f} us")
+    print(f"where gradients are asked for, too           {with_gradients - empty_c:7.3f} us")
     print(f"its statistics alone, by a call from C       {statistics_alone():7.3f} us")
     print(f"a leaf module's input                        {grads['input']:7.3f} us")
     line("a leaf module's input_grad", grads["input_grad"], 10)

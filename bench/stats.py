@@ -25,10 +25,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import math
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -37,9 +35,8 @@ from typing import Any
 
 import numkong
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import tensorprobe
 from tensorprobe import _core
 
 ROOT = Path(__file__).parents[1]
@@ -210,81 +207,6 @@ def measure_adam(library: ctypes.CDLL, size: int, rounds: int) -> Row:
     return row_of("Adam", len(m), size, ways, rounds)
 
 
-class Give(nn.Module):
-    """Returns a tensor that is there already, once it has called itself a few times."""
-
-    calls = 50
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.output = torch.randn(64)
-        self.running = 0
-        self.middle = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.running += 1
-        if self.running < self.calls:
-            self(x)
-        else:
-            self.running = 0
-            self.middle = time.thread_time_ns()
-        return self.output
-
-
-def hooks_alone(module: Give, x: Tensor) -> tuple[float, float]:
-    """Nanoseconds of the two hooks of a module, each called again and again."""
-    (before,) = module._forward_pre_hooks.values()
-    (after,) = module._forward_hooks.values()
-    module(x)
-    begin = time.thread_time_ns()
-    for _ in range(Give.calls):
-        before(module, (x,), {})
-    middle = time.thread_time_ns()
-    for _ in range(Give.calls):
-        after(module, (x,), {}, module.output)
-    return (middle - begin) / Give.calls, (time.thread_time_ns() - middle) / Give.calls
-
-
-def hooks_in_module(module: Give, x: Tensor) -> tuple[float, float]:
-    """Nanoseconds of a module's call up to its forward, and from there on."""
-    begin = time.thread_time_ns()
-    module(x)
-    end = time.thread_time_ns()
-    return (module.middle - begin) / Give.calls, (end - module.middle) / Give.calls
-
-
-def hook_to_slot(rounds: int) -> dict[str, float]:
-    """Nanoseconds of a forward hook from its call to the filled slot, and of the hook before it.
-
-    Of an output of 64 f32 elements, and without any other side; each is the time beyond that of a
-    builtin hook that does nothing, registered in the same way. The module calls itself, so that all
-    that comes before the innermost call are hooks before a forward, and all that comes after it are
-    forward hooks. The least of many rounds.
-    """
-    watched, plain = Give(), Give()
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
-    config = {"targets": {"0": {"output": "tensor"}}, "format": "csv"}
-    idle = _core.inert_hook()
-    plain.register_forward_pre_hook(idle.forward_pre, with_kwargs=True)
-    plain.register_forward_hook(idle.forward, with_kwargs=True)
-    names = ("before", "after", "before alone", "alone")
-    least: dict[tuple[str, Give], float] = {}
-    x = torch.zeros(1)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tensorprobe.watch(nn.ModuleList([watched]), optimizer, output_dir=folder, config=config),
-    ):
-        for _ in range(rounds * 100):
-            for module in (watched, plain):
-                found = (*hooks_in_module(module, x), *hooks_alone(module, x))
-                for name, ns in zip(
-                    ("before", "after", "before alone", "alone"), found, strict=True
-                ):
-                    least[name, module] = min(ns, least.get((name, module), math.inf))
-            optimizer.step()
-    return {name: least[name, watched] - least[name, plain] for name in names}
-
-
 @dataclass
 class Goal:
     text: str
@@ -405,11 +327,6 @@ def main() -> None:
         for _ in range(arguments.rounds)
     )
     print(Goal("a call from C, 64 f32 elements", False, 60, "ns").line(call))
-    hooks = hook_to_slot(arguments.rounds)
-    goal = Goal("a forward hook from tensor to slot, beyond an empty one", False, 150, "ns")
-    print(goal.line(hooks["after"]))
-    print(f"{'  called again and again, without a module':69}{hooks['alone']:8.2f} ns")
-    print(f"{'  the hook before that forward':69}{hooks['before']:8.2f} ns")
 
 
 if __name__ == "__main__":
