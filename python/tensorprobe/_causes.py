@@ -20,6 +20,11 @@ _STAGES = {
 _KINDS = {"grad_unreduced": "acc_grad", "grad_reduced": "post_grad"}
 
 
+def counted(count: int, noun: str) -> str:
+    """Return "1 rank", "2 ranks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def stage_of(kind: str) -> int:
     """Which part of a step a quantity, or the last part of a tag, belongs to."""
     return _STAGES.get(kind, BEFORE_FORWARD)
@@ -174,7 +179,8 @@ def describe(cause: Cause, alerts: list[Found], ranks: int, count: int) -> list[
             rows.setdefault(f"{item.what.row} ({item.what.quantity})")
     lines = [
         f"step {incident.first_step}, {incident.severity}, rank {first.rank}: {incident.text}",
-        f"  {len(alerts)} alerts until step {last}, on {len(cause.ranks)} of {ranks} ranks"
+        f"  {counted(len(alerts), 'alert')} until step {last}, "
+        f"on {len(cause.ranks)} of {counted(ranks, 'rank')}"
         + (f": {', '.join(map(str, cause.ranks))}" if len(cause.ranks) < ranks else ""),
     ]
     if len(rows) > 1:

@@ -25,6 +25,7 @@ from tensorprobe import _core
 from tensorprobe._causes import (
     Found,
     alerts_of,
+    counted,
     describe,
     order,
     put_together,
@@ -191,7 +192,7 @@ def report(found: list[Found], ranks: list[int], steps: Sequence[int], count: in
         and (not steps or any(item.what.first_step <= s <= item.what.last_step for s in steps))
     ]
     causes = put_together(incidents)
-    lines = [f"{len(causes)} cause{'' if len(causes) == 1 else 's'} in {len(ranks)} ranks"]
+    lines = [f"{counted(len(causes), 'cause')} in {counted(len(ranks), 'rank')}"]
     for number, cause in enumerate(causes[:count], 1):
         top, *others = describe(cause, alerts_of(cause, found), len(ranks), count)
         lines += ["", f"{number}. {top}", *others]
@@ -302,7 +303,8 @@ def _show(given: argparse.Namespace, anomalies: list[tuple[str, Anomaly]], ranks
         return False
     for index, (_, anomaly) in enumerate(found):
         print(f"{index}: rank {anomaly.rank}: {anomaly.message}")
-    print(f"{len(found)} of {len(anomalies)} anomalies of {ranks} ranks are in {path}")
+    of = f"{len(anomalies)} anomalies of {counted(ranks, 'rank')}"
+    print(f"{len(found)} of {of} are in {path}")
     return True
 
 

@@ -300,15 +300,15 @@ def test_anomalies_of_an_earlier_run_are_pointed_to(
     folder = str(tmp_path / "anomaly_detected")
     assert anomaly_analyse.main(["-d", folder]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("0 of 0 anomalies of 1 ranks are in ")
+    assert shown[0].startswith("0 of 0 anomalies of 1 rank are in ")
     command = "another run has anomalies: python -m tensorprobe.anomaly_analyse "
     assert shown[1:] == [f"{command}-d {Path(runs[0]).resolve()}"]
     assert anomaly_analyse.main(shown[1].removeprefix(command).split()) == 0
     shown = capsys.readouterr().out.splitlines()
     count = len(json.loads(Path(runs[0], "anomaly.json").read_text()))
     assert shown[0].startswith("0: rank 0: AnomalyNan in ")
-    assert shown[8].startswith(f"8 of {count} anomalies of 1 ranks are in {runs[0]}")
-    assert shown[10] == "1 cause in 1 ranks"
+    assert shown[8].startswith(f"8 of {count} anomalies of 1 rank are in {runs[0]}")
+    assert shown[10] == "1 cause in 1 rank"
     assert shown[12].startswith("1. step 1, critical, rank 0: AnomalyNan: first in .input (actv): ")
     assert "It comes with the batch" in shown[12]
     monitor = TrainerMon(CONFIG, output_dir=tmp_path)
