@@ -57,6 +57,7 @@ class Zoom:
             self._capture.end_step(incident)
 
     def _begin(self, incident: dict[str, Any]) -> None:
+        self.close()  # of one that another configuration has broken off
         self._is_wide = self._widen(True)
         if not self._is_wide and not self._has_warned:
             self._has_warned = True
